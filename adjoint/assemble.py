@@ -1,0 +1,309 @@
+"""From a problem to a `System`: pack the pytrees, capture the functions, check what they return."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..solvers.callbacks import Callback, ContinuousCallback, DiscreteCallback
+from ..solvers.explicit import ExplicitRungeKutta
+from ..solvers.packing import Packing, packing_of
+from ..solvers.system import EventSpec, System
+from .capture import Captured, capture, fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class Params:
+    """The user's p, split: arrays that move, and everything else, which stays as it is."""
+
+    treedef: Any
+    static: tuple[Any, ...]  # one entry for each leaf, None where it is dynamic
+    dynamic: tuple[Any, ...]
+
+    def rebuild(self, dynamic) -> Any:
+        it = iter(dynamic)
+        return self.treedef.unflatten([next(it) if s is _DYNAMIC else s for s in self.static])
+
+
+_DYNAMIC = object()
+
+
+def split_params(p: Any) -> Params:
+    """Arrays and Python floats of ``p`` are data; ints, bools and objects are carried untouched."""
+    leaves, treedef = jax.tree.flatten(p)
+    moving = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) for x in leaves]
+    static = tuple(_DYNAMIC if m else x for x, m in zip(leaves, moving, strict=True))
+    dynamic = tuple(jnp.asarray(x) for x, m in zip(leaves, moving, strict=True) if m)
+    return Params(treedef, static, dynamic)
+
+
+def is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+@dataclass(frozen=True, eq=False)
+class Assembled:
+    """A system with the arrays that belong to it, and a key that tells systems apart."""
+
+    system: System
+    theta: tuple[Any, ...]
+    diff: tuple[int, ...]
+    packing: Packing
+    has_cost: bool
+    strict_key: tuple
+    loose_key: tuple
+
+
+def assemble(
+    f: Callable,
+    u0: Any,
+    p: Any,
+    callbacks: tuple[Callback, ...],
+    running_cost: Callable | None,
+    solver: ExplicitRungeKutta,
+) -> Assembled:
+    """Capture everything; raises on functions that return the wrong thing."""
+    packing, params = packing_of(u0), split_params(p)
+    state_dtype, has_cost = packing.dtype, running_cost is not None
+    real = np.zeros((), state_dtype).real.dtype
+    u_shape = jax.ShapeDtypeStruct((packing.size,), state_dtype)
+    t_shape = jax.ShapeDtypeStruct((), real)
+    count = len(params.dynamic)
+    inexact = tuple(i for i, x in enumerate(params.dynamic) if is_inexact(x))
+    writes = any(c.affects_params for c in callbacks)
+    p_packing = packing_of([params.dynamic[i] for i in inexact]) if writes else None
+
+    captured: list[Captured] = []
+    start = count
+
+    def keep(function: Callable, *extra: Any) -> Callable:
+        """Capture ``function(u_tree, p, t, *extra)`` and return it as ``(flat u, theta, t, *extra)``."""
+        nonlocal start
+        got = capture(
+            lambda u, dynamic, t, *x: function(packing.unpack(u), params.rebuild(dynamic), t, *x),
+            u_shape,
+            params.dynamic,
+            t_shape,
+            *extra,
+        )
+        low, start = start, start + len(got.consts)
+        captured.append(got)
+        return lambda u, theta, t, *x: got(
+            theta[low : low + len(got.consts)], u[..., : packing.size], theta[:count], t, *x
+        )
+
+    rhs = keep(lambda u, q, t: packing.pack(_check_like("f", f(u, q, t), u)))
+    if running_cost is not None:
+        cost = keep(lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
+        plain = rhs
+        rhs = lambda u, theta, t: jnp.append(plain(u, theta, t), cost(u, theta, t))  # noqa: E731
+
+    def pack_params(theta):
+        return p_packing.pack_leaves([theta[i] for i in inexact])
+
+    def with_params(theta, packed):
+        theta = list(theta)
+        for i, x in zip(inexact, p_packing.unpack_leaves(packed), strict=True):
+            theta[i] = x
+        return tuple(theta)
+
+    def keep_affect(callback: Callback, affect: Callable, extra: Any) -> Callable:
+        def checked(u, q, t, x):
+            args = (u, q, t) if x is None else (u, q, t, x)
+            out = affect(*args)
+            if not callback.affects_params:
+                return packing.pack(_check_like("affect", out, u)), None
+            if not (isinstance(out, tuple) and len(out) == 2):
+                raise TypeError(
+                    "affect with affects_params=True must return the pair (u, p); "
+                    f"got {type(out).__name__}."
+                )
+            new = _check_params(out[1], q)
+            return packing.pack(_check_like("affect", out[0], u)), p_packing.pack_leaves(new)
+
+        inner = keep(lambda u, q, t, *x: checked(u, q, t, *(x or (None,))), *(() if extra is None else (extra,)))
+
+        def call(u, theta, t, x):
+            new, packed = inner(u, theta, t) if extra is None else inner(u, theta, t, x)
+            if has_cost:
+                new = jnp.append(new, u[-1])
+            if packed is None and writes:
+                packed = pack_params(theta)
+            return new, packed
+
+        return call
+
+    specs = tuple(_event_spec(c, keep, keep_affect, t_shape) for c in callbacks)
+    theta = params.dynamic + tuple(x for c in captured for x in c.consts)
+    theta = tuple(jnp.asarray(x) for x in theta)
+    system = System(
+        solver.tableau,
+        solver.adaptive,
+        rhs,
+        specs,
+        state_dtype,
+        None if p_packing is None else p_packing.size,
+        pack_params,
+        with_params,
+    )
+    flags = tuple(
+        (s.kind, s.affect_neg is None, s.affect_up, s.save_left, s.save_right, s.components, s.terminate)
+        for s in specs
+    )
+    shapes = tuple((x.shape, str(x.dtype)) for x in theta)
+    common = (packing, solver, flags, writes, has_cost, count, inexact, shapes)
+    return Assembled(
+        system,
+        theta,
+        tuple(i for i, x in enumerate(theta) if is_inexact(x)),
+        packing,
+        has_cost,
+        (common, tuple(fingerprint(c.jaxpr) for c in captured)),
+        (common, tuple(fingerprint(c.jaxpr, loose=True) for c in captured)),
+    )
+
+
+def _event_spec(callback: Callback, keep: Callable, keep_affect: Callable, t_shape: Any) -> EventSpec:
+    left, right = callback.save_positions
+    if isinstance(callback, DiscreteCallback):
+        condition = callback.condition
+        four = takes_four(condition)
+        test = keep(lambda u, q, t, s: _check_bool(condition(u, q, t, s) if four else condition(u, q, t)), t_shape)
+        affect = keep_affect(callback, callback.affect, t_shape if takes_four(callback.affect) else None)
+        return EventSpec(
+            "discrete",
+            affect,
+            save_left=left,
+            save_right=right,
+            condition=test,
+            terminate=callback.terminate,
+        )
+    if isinstance(callback, ContinuousCallback):
+        condition = callback.condition
+        sizes: list[int] = []
+        vector: list[bool] = []
+
+        def value(u, q, t, s):
+            out = _check_condition(condition(u, q, t))
+            sizes.append(out.size)
+            vector.append(out.ndim == 1)
+            return jnp.reshape(out, (-1,)).astype(t.dtype)
+
+        test = keep(value, t_shape)
+        index = jax.ShapeDtypeStruct((), np.int32)
+
+        def affect_of(function):
+            return keep_affect(callback, function, index if vector[0] and takes_four(function) else None)
+
+        return EventSpec(
+            "continuous",
+            affect_of(callback.affect or callback.affect_neg),
+            None if callback.affect_neg is None else affect_of(callback.affect_neg),
+            callback.affect is not None,
+            left,
+            right,
+            test,
+            sizes[0],
+            callback.terminate,
+        )
+    return EventSpec("known", keep_affect(callback, callback.affect, None), save_left=left, save_right=right)
+
+
+def takes_four(function: Callable) -> bool:
+    """Whether a function accepts a fourth positional argument."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return False
+    kinds = [q.kind for q in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return True
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(k in positional for k in kinds) >= 4
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path) or "the state"
+
+
+def _check_like(name: str, out: Any, u: Any) -> Any:
+    """``out`` in the structure, shapes and dtypes of ``u``; values that JAX would promote silently are refused."""
+    if jax.tree.structure(out) != jax.tree.structure(u):
+        raise TypeError(
+            f"{name} must return the structure of u0.\n  given:    {jax.tree.structure(out)}\n"
+            f"  expected: {jax.tree.structure(u)}"
+        )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(u), jax.tree.leaves(out), strict=True)
+    leaves = [_check_leaf(name, path, x, y) for (path, x), y in pairs]
+    return jax.tree.unflatten(jax.tree.structure(u), leaves)
+
+
+def _check_leaf(name: str, path: Any, x: Any, y: Any) -> Any:
+    try:
+        shape, dtype = jnp.shape(y), jnp.result_type(y)
+    except TypeError:
+        raise TypeError(f"{name} must return arrays; at {_path(path)} it returned {type(y).__name__}.") from None
+    if shape != x.shape:
+        raise ValueError(
+            f"{name} returned shape {shape} at {_path(path)}; expected {x.shape}, the shape of u0 there."
+        )
+    weak = isinstance(y, (int, float, complex)) or getattr(jax.typeof(y), "weak_type", False)
+    widens = jnp.iscomplexobj(y) and not jnp.iscomplexobj(x)
+    if dtype != x.dtype and (not weak or widens):
+        raise TypeError(
+            f"{name} returned dtype {dtype} at {_path(path)}; expected {x.dtype}, the dtype of u0 there. "
+            "Cast the result, or give u0 in the precision that you want."
+        )
+    return jnp.asarray(y, x.dtype)
+
+
+def _check_params(new: Any, old: Any) -> list[Any]:
+    """The inexact leaves of parameters after an event; everything else must be what it was."""
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        raise TypeError(
+            f"affect must return p in the structure it got.\n  given:    {jax.tree.structure(new)}\n"
+            f"  expected: {jax.tree.structure(old)}"
+        )
+    leaves = []
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True):
+        dynamic = isinstance(x, jax.Array)
+        if dynamic and is_inexact(x):
+            leaves.append(_check_leaf("affect (parameters)", path, x, y))
+        elif y is not x and not (not dynamic and y == x):
+            raise TypeError(
+                f"affect changed the parameter at {_path(path)}, which is not floating point. Only floating-point "
+                "parameters can be written; keep a mode or counter as a component of u."
+            )
+    return leaves
+
+
+def _check_cost(value: Any) -> Any:
+    if jnp.shape(value) != () or jnp.iscomplexobj(value):
+        raise TypeError(f"running_cost must return one real number; got shape {jnp.shape(value)}.")
+    return jnp.asarray(value)
+
+
+def _check_bool(value: Any) -> Any:
+    if jnp.shape(value) != () or jnp.result_type(value) != jnp.bool_:
+        raise TypeError(
+            "The condition of a DiscreteCallback must return one boolean; got "
+            f"{jnp.result_type(value)} of shape {jnp.shape(value)}. For zero crossings use ContinuousCallback."
+        )
+    return jnp.reshape(value, (1,))
+
+
+def _check_condition(value: Any) -> Any:
+    value = jnp.asarray(value)
+    if value.dtype == jnp.bool_ or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(
+            "The condition of a ContinuousCallback must return a real number whose zero is the event; got "
+            f"{value.dtype}. For a boolean tested after every step use DiscreteCallback (no gradient of its time)."
+        )
+    if value.ndim > 1 or value.size == 0:
+        raise ValueError(f"A condition must return a number or a vector; got shape {value.shape}.")
+    return value

@@ -1,0 +1,222 @@
+"""The costate equation as a walk backwards in time.
+
+Between events and saved rows the costate obeys
+
+    d lam / dt = -(df/du)' lam,        d mu / dt = -(df/dp)' lam,
+
+integrated from the end to t0 by the same loop as the forward solve. At a saved row lam takes in the row's cotangent; at
+an event the jump rule applies. How mu is integrated is told by a `ParameterIntegral`, where u(t) comes from by the walk:
+dense output of the record, or the state solved backwards beside lam.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..solvers.buffers import put, take, where_lanes
+from ..solvers.integrate import Arrival, RetCode, Stepping, Walk, integrate, start
+from ..solvers.runge_kutta import Step
+from .dense import DenseForward
+from .jumps import jump_back
+from .reverse import Mu, Reverse
+from .sensealg import ContinuousAdjoint, Costate
+from .times import finish_times
+from .tolerances import reverse_tolerances
+
+
+class CostateAux(NamedTuple):
+    """What the walk carries besides lam."""
+
+    mu: Mu
+    p: Array | None
+    entry: Array  # (B,), number of stops still ahead
+    segment: Array  # (B,), number of events before the present position
+    stops: Array  # (K+1, B), gradients of event times
+    bad: Array  # (B,)
+    integral: Any
+
+
+class ParameterIntegral:
+    """How ``mu`` is integrated along the walk."""
+
+    def initial(self, walk: CostateWalk) -> Any:
+        return ()
+
+    def error(self, walk: CostateWalk, aux: CostateAux, step: Step) -> tuple[Array | None, Any]:
+        """A scaled error of this step's share, and what `add` needs of it."""
+        return None, None
+
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, extra: Any) -> CostateAux:
+        """Take in a step (its share is empty where not accepted)."""
+        return aux
+
+    def settle(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
+        """Complete ``aux.mu`` up to the present position."""
+        return aux
+
+
+class CostateWalk(Walk):
+    """Backwards over the stops of a record. ``y`` is lam, or [lam, u] where ``solves_state``."""
+
+    def __init__(
+        self, reverse: Reverse, integral: ParameterIntegral, solves_state: bool = False, checkpoints: bool = True
+    ):
+        self.reverse, self.integral = reverse, integral
+        self.solves_state, self.checkpoints = solves_state, checkpoints
+        self.n = reverse.args.u0.shape[-1]
+        self.dense = None if solves_state else DenseForward(reverse)
+        schedule = reverse.args.schedule
+        self.direction = jnp.where(schedule.t1 >= schedule.t0, 1, -1).astype(schedule.t0.dtype)
+        self.order, self.times, self.count = self._stops()
+
+    def _stops(self) -> tuple[Array, Array, Array]:
+        """Saves and events in the order of time: entries ``(R, B)`` (saves first, then events), times, and count."""
+        saves, log = self.reverse.result.saves, self.reverse.result.events
+        slots, events = saves.t.shape[0], log.time.shape[0]
+        i = jnp.arange(max(slots, events), dtype=np.int32)[:, None]
+        unused = np.int32(2**30)
+        inner = (i[:slots] < saves.count) & (saves.row >= 0)
+        key_saves = jnp.where(inner, 2 * saves.segment, unused)
+        key_events = jnp.where(i[:events] < log.count, jnp.broadcast_to(2 * i[:events] + 1, log.time.shape), unused)
+        keys = jnp.concatenate([key_saves, key_events])
+        times = jnp.concatenate([saves.t, log.time])
+        if events:
+            order = jnp.argsort(keys, axis=0, stable=True).astype(np.int32)
+        else:
+            # saves are in order already; those at the start come first and are left out
+            first = jnp.sum((saves.row < 0) & (i[:slots] < saves.count), 0)
+            order = jnp.minimum(i[:slots] + first, max(slots - 1, 0)).astype(np.int32)
+        count = jnp.sum(keys < unused, 0).astype(np.int32)
+        return order, jnp.take_along_axis(times, order, 0), count
+
+    # -- the equation
+
+    def state(self, aux: CostateAux, t: Array, y: Array) -> Array:
+        """``u`` at time ``t``."""
+        return y[..., self.n :] if self.dense is None else self.dense(t, aux.segment)
+
+    def rhs(self, aux: CostateAux, t: Array, y: Array) -> Array:
+        lam, u = y[:, : self.n], self.state(aux, t, y)
+        r = self.reverse
+        du, back = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (u, t), aux.p, params=False)
+        dlam = -back(lam)[1][0]
+        return jnp.concatenate([dlam, du], -1) if self.solves_state else dlam
+
+    def extra_error(self, aux: CostateAux, step: Step):
+        return self.integral.error(self, aux, step)
+
+    def after_step(self, aux: CostateAux, step: Step, accepted, landed, theta, row, extra) -> CostateAux:
+        return self.integral.add(self, aux, step, accepted, extra)
+
+    # -- stops
+
+    def next_stop(self, entry: Array) -> Array:
+        t0 = self.reverse.args.schedule.t0
+        if self.order.shape[0] == 0:
+            return t0
+        return jnp.where(entry > 0, take(self.times, entry - 1), t0)
+
+    def arrive(self, aux: CostateAux, t: Array, y: Array, tprev: Array, landed, fired, row) -> Arrival:
+        if self.order.shape[0]:
+            aux, y = lax.while_loop(
+                lambda c: jnp.any(self._pending(c[0], t, landed)),
+                lambda c: self._pass(c[0], t, c[1], self._pending(c[0], t, landed)),
+                (aux, y),
+            )
+        stop = self.next_stop(aux.entry)
+        # nothing is left before t0, and nothing of positive length before the next stop
+        done = landed & (aux.entry == 0) & (self.direction * t <= self.direction * self.reverse.args.schedule.t0)
+        status = jnp.where(done, RetCode.Success, RetCode.Running)
+        return Arrival(aux, y, stop, landed, status)
+
+    def _pending(self, aux: CostateAux, t: Array, on: Array) -> Array:
+        ahead = self.direction * self.next_stop(aux.entry) >= self.direction * t
+        return on & (aux.entry > 0) & ahead
+
+    def _pass(self, aux: CostateAux, t: Array, y: Array, on: Array) -> tuple[CostateAux, Array]:
+        """Pass one stop on the lanes ``on``."""
+        r = self.reverse
+        saves = r.result.saves
+        slots = saves.t.shape[0]
+        entry = take(self.order, aux.entry - 1)
+        is_save = on & (entry < slots)
+        lam, u = y[:, : self.n], y[:, self.n :]
+        if slots:
+            lam = lam + where_lanes(is_save, take(r.cotangents.saves, entry), jnp.zeros_like(lam))
+            if self.solves_state and self.checkpoints:
+                u = where_lanes(is_save, take(saves.u, entry), u)
+        is_event = on & ~is_save
+        aux = aux._replace(entry=aux.entry - on)
+        if r.result.events.time.shape[0]:
+            carry = (aux, lam, u)
+            aux, lam, u = lax.cond(
+                jnp.any(is_event), lambda c: self._pass_event(*c, entry - slots, is_event), lambda c: c, carry
+            )
+        return aux, jnp.concatenate([lam, u], -1)
+
+    def _pass_event(self, aux: CostateAux, lam: Array, u: Array, event: Array, on: Array):
+        r = self.reverse
+        aux = self.integral.settle(self, aux)
+        jumped = jump_back(r, event, on, lam, aux.mu, aux.p)
+        aux = aux._replace(
+            mu=jumped.mu,
+            p=jumped.p,
+            segment=aux.segment - on,
+            stops=put(aux.stops, jumped.stop, jumped.sigma, jumped.stop >= 0),
+            bad=aux.bad | jumped.grazing,
+        )
+        if self.solves_state:
+            u = where_lanes(on, take(r.result.events.left, event), u)
+        return aux, jumped.lam, u
+
+
+def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk) -> Costate:
+    """Walk from the end of the record to t0, and add what the start itself contributes."""
+    args, result = reverse.args, reverse.result
+    outcome = result.outcome
+    lanes = reverse.lanes
+    aux = CostateAux(
+        reverse.zero_mu(),
+        outcome.params,
+        walk.count,
+        result.events.count,
+        jnp.zeros_like(args.schedule.stops.T),
+        jnp.zeros(lanes, bool),
+        (),
+    )
+    aux = aux._replace(integral=walk.integral.initial(walk))
+    lam = reverse.cotangents.end
+    y = jnp.concatenate([lam, outcome.u], -1) if walk.solves_state else lam
+    everyone = jnp.ones(lanes, bool)
+    answer = walk.arrive(aux, outcome.t, y, outcome.t, everyone, ~everyone, None)
+    rtol, atol = reverse_tolerances(reverse, method)
+    stepping = Stepping(
+        reverse.tableau,
+        reverse.system.adaptive,
+        rtol,
+        atol,
+        4 * reverse.options.max_steps if method.max_steps is None else method.max_steps,
+    )
+    failed = outcome.status > RetCode.Terminated
+    status = jnp.where(failed, outcome.status, answer.status)
+    dt0 = None if reverse.system.adaptive else args.dt0
+    state = start(
+        walk, stepping, outcome.t, answer.u, answer.stop, args.schedule.t0, answer.aux, status, dt0
+    )
+    state = integrate(walk, stepping, state)
+    aux = walk.integral.settle(walk, state.aux)
+    lam = state.u[:, : walk.n] + saves_at_start(reverse)
+    times = finish_times(reverse, lam, aux.stops)
+    return Costate(lam, aux.mu, times, aux.bad | (state.status != RetCode.Success))
+
+
+def saves_at_start(reverse: Reverse) -> Array:
+    """Cotangents of the rows that hold u0 itself, ``(B, n)``."""
+    saves = reverse.result.saves
+    first = saves.row < 0
+    used = jnp.arange(first.shape[0], dtype=np.int32)[:, None] < saves.count[None, :]
+    return jnp.sum(jnp.where((first & used)[..., None], reverse.cotangents.saves, 0), 0)

@@ -1,0 +1,57 @@
+"""The forward state at any time, from the record."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..solvers.buffers import take
+from ..solvers.runge_kutta import interpolate
+from .reverse import Reverse
+
+
+class DenseForward:
+    """``u(t)`` on every lane, within the segment that ends at a given event.
+
+    A segment is named by the number of events before it, so that at an event both limits can be had: the left one in
+    the segment that ends there, the right one in the next.
+    """
+
+    def __init__(self, reverse: Reverse):
+        self.reverse, self.steps = reverse, reverse.result.steps
+        assert self.steps is not None
+        schedule = reverse.args.schedule
+        self.direction = jnp.where(schedule.t1 >= schedule.t0, 1, -1).astype(schedule.t0.dtype)
+        rows = jnp.arange(self.steps.h.shape[0], dtype=np.int32)[:, None]
+        self.last = jnp.max(jnp.where(self.steps.h != 0, rows, 0), 0)
+
+    def bounds(self, segment: Array) -> tuple[Array, Array]:
+        """First and last row of a segment, ``(B,)`` each."""
+        log = self.reverse.result.events
+        if log.time.shape[0] == 0:
+            return jnp.zeros_like(segment), self.last
+        low = jnp.where(segment > 0, take(log.row, segment - 1) + 1, 0)
+        high = jnp.where(segment < log.count, take(log.row, segment), self.last)
+        return jnp.minimum(low, self.last), jnp.clip(high, 0, self.last)
+
+    def row(self, t: Array, segment: Array) -> Array:
+        """The last row of the segment that starts at or before ``t``, by bisection."""
+        low, high = self.bounds(segment)
+        target = self.direction * t
+        for _ in range(int(self.steps.t.shape[0]).bit_length()):
+            middle = (low + high + 1) // 2
+            before = self.direction * take(self.steps.t, middle) <= target
+            low, high = jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
+        return jnp.maximum(low, 0)
+
+    def __call__(self, t: Array, segment: Array) -> Array:
+        """``u(t)``, ``(B, n)``."""
+        row = self.row(t, segment)
+        start, h = take(self.steps.t, row), take(self.steps.h, row)
+        some = h != 0
+        theta = jnp.where(some, (t - start) / jnp.where(some, h, 1.0), 0.0)
+        tableau = self.reverse.tableau
+        return interpolate(
+            tableau, take(self.steps.u, row), h, take(self.steps.k, row), jnp.clip(theta, 0.0, 1.0)
+        )

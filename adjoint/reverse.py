@@ -1,0 +1,160 @@
+"""What every reverse pass works with: the record, the cotangents, and lane-wise vector-Jacobian products.
+
+Parameters. ``theta`` is the flat tuple of parameter and captured arrays; ``diff`` are the positions that are
+differentiated. A cotangent ``mu`` is a pair: one array for each position in ``diff``, and the cotangent of the packed
+parameters where events write them. The cotangent of an array that all lanes share is summed over lanes at once (one
+matrix product), unless a vmap outside the gradient asks for every lane's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..solvers.forward import ForwardArgs, ForwardOptions
+from ..solvers.lanes import LaneContext
+from ..solvers.record import Result
+from ..solvers.system import LaneSystem, System
+
+
+class Cotangents(NamedTuple):
+    """Cotangents of the forward results, lanes at axis 1 (``end``: axis 0)."""
+
+    saves: Array  # (S, B, n)
+    left: Array  # (E, B, n)
+    right: Array  # (E, B, n)
+    time: Array  # (E, B)
+    end: Array  # (B, n)
+    end_time: Array  # (B,)
+
+
+class TimeCotangents(NamedTuple):
+    """Cotangents of t0 ``(B,)``, of the stops ``(K+1, B)`` and of the save times ``(S, B)``."""
+
+    t0: Array
+    stops: Array
+    saves: Array
+
+
+class Mu(NamedTuple):
+    """Cotangent of the parameters; see the module."""
+
+    leaves: tuple[Array, ...]
+    packed: Array | None
+
+
+class Reverse:
+    """One reverse pass over lanes."""
+
+    def __init__(
+        self,
+        system: System,
+        options: ForwardOptions,
+        context: LaneContext,
+        args: ForwardArgs,
+        theta: tuple,
+        shared: tuple[bool, ...],
+        result: Result,
+        cotangents: Cotangents,
+        diff: tuple[int, ...],
+        need_times: bool,
+    ):
+        self.system, self.options, self.context = system, options, context
+        self.args, self.result, self.cotangents = args, result, cotangents
+        self.diff, self.need_times, self.shared = diff, need_times, shared
+        self.lane_system = LaneSystem(system, context, theta, shared)
+        self.theta, self.lanes = tuple(theta), context.size
+        self.tableau = system.tableau
+        # how the differentiated leaves enter a lane-wise vjp: shared and summed, or one for each lane
+        self.leaves = tuple(
+            jnp.broadcast_to(theta[i], (self.lanes, *theta[i].shape)) if shared[i] and not context.total else theta[i]
+            for i in diff
+        )
+        self.axes = tuple(None if shared[i] and context.total else 0 for i in diff)
+
+    # -- parameters
+
+    def zero_mu(self) -> Mu:
+        p = self.lane_system.first_params()
+        return Mu(tuple(map(jnp.zeros_like, self.leaves)), None if p is None else jnp.zeros_like(p))
+
+    @staticmethod
+    def add(a: Mu, b: Mu) -> Mu:
+        return jax.tree.map(jnp.add, a, b)
+
+    def finish_mu(self, mu: Mu) -> tuple[Array, ...]:
+        """Cotangents of the leaves of theta in ``diff``, the packed parameters unpacked into theirs."""
+        if mu.packed is None:
+            return mu.leaves
+        unpacked = self.vjp(lambda th: self.system.pack_params(th), ())[1](mu.packed)[0]
+        return jax.tree.map(jnp.add, mu.leaves, unpacked.leaves)
+
+    # -- vector-Jacobian products
+
+    def vjp(self, function: Callable, args: tuple[Array, ...], p: Array | None = None, params: bool = True):
+        """``function(theta, *args)`` on every lane, and its pullback to ``(Mu, arg cotangents)``.
+
+        ``args`` carry lanes in front. Without ``params`` the pullback returns None for Mu.
+        """
+        leaves = self.leaves if params else ()
+        packed = p if params else None
+
+        def lanes_function(leaves, packed, *args):
+            return self._apply(function, leaves, packed if params else p, args, 0, params)
+
+        out, back = jax.vjp(lanes_function, leaves, packed, *args)
+
+        def pullback(cotangent):
+            bars = back(cotangent)
+            return (Mu(bars[0], bars[1]) if params else None), bars[2:]
+
+        return out, pullback
+
+    def _apply(self, function, leaves, packed, args, axis: int, params: bool):
+        """Vectorise over lanes at ``axis`` of ``args``; ``leaves`` replace theta's where ``params``."""
+        theta, axes = list(self.theta), list(self.lane_system.axes)
+        if params:
+            for i, leaf, a in zip(self.diff, leaves, self.axes, strict=True):
+                theta[i], axes[i] = leaf, a
+        if packed is None:
+            inner = function
+        else:
+
+            def inner(th, q, *a):
+                return function(self.system.with_params(th, q), *a)
+
+            args = (packed, *args)
+        places = tuple(0 if packed is not None and i == 0 else axis for i in range(len(args)))
+        if self.lanes == 1:
+            single = tuple(x if a is None else x[0] for x, a in zip(theta, axes, strict=True))
+            one = [jnp.squeeze(x, place) for x, place in zip(args, places, strict=True)]
+            return jax.tree.map(lambda x: jnp.expand_dims(x, axis), inner(single, *one))
+        return jax.vmap(inner, (tuple(axes), *places), axis)(tuple(theta), *args)
+
+    def rhs(self, t: Array, u: Array, p: Array | None) -> Array:
+        return self.lane_system.rhs(t, u, p)
+
+    def state_vjp(self, lam: Array, u: Array, p: Array | None, t: Array) -> Array:
+        """``lam' df/du`` on every lane, ``(B, n)``."""
+        _, back = self.vjp(lambda th, u_, t_: self.system.rhs(u_, th, t_), (u, t), p, params=False)
+        return back(lam)[1][0]
+
+    def pull_params(self, lam: Array, u: Array, t: Array, p: Array | None) -> Mu:
+        """``sum_x lam_x' df/dp`` over points ``x``: ``lam, u (X, B, n)``, ``t (X, B)``, in one batched product."""
+        return self.pull_params_each((lam,), u, t, p)[0]
+
+    def pull_params_each(self, lams: tuple[Array, ...], u: Array, t: Array, p: Array | None) -> tuple[Mu, ...]:
+        """`pull_params` for several cotangents over one linearisation."""
+        system = self.system
+
+        def many(leaves, packed):
+            def one_lane(th, u_, t_):
+                return jax.vmap(lambda a, b: system.rhs(a, th, b))(u_, t_)
+
+            return self._apply(one_lane, leaves, packed, (u, t), 1, True)
+
+        _, back = jax.vjp(many, self.leaves, p)
+        return tuple(Mu(*back(lam)) for lam in lams)

@@ -1,0 +1,83 @@
+"""From the results of the core to the rows of a `Solution`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..solvers.integrate import RetCode
+from ..solvers.record import Result
+from ..solvers.schedule import RowPlan, Schedule, plan_rows
+from ..solvers.system import System
+
+
+def known_plan(system: System, schedule: Schedule, concrete: bool) -> RowPlan | None:
+    """The rows of a solve whose events are all known, decided before it runs; None where some depend on the state."""
+    if system.has_state_events:
+        return None
+    xp = np if concrete else jnp
+    count = schedule.stops.shape[0] - 1
+    callback = schedule.callback[:count]
+    at_start = xp.cumsum(xp.logical_not(schedule.tied[:count]).astype(np.int32)) == 0
+    left_flags = np.array([s.save_left for s in system.events] + [False])
+    right_flags = np.array([s.save_right for s in system.events] + [False])
+    left = xp.asarray(left_flags)[callback] & ~at_start
+    right = xp.asarray(right_flags)[callback]
+    on_event = schedule.save_event >= 0
+    saved_by_event = xp.concatenate([left, xp.zeros(1, bool)])[xp.where(on_event, schedule.save_event, count)]
+    # the left limit of an instant is that of its first event; a save there is that row, once
+    kept = xp.logical_not(saved_by_event)
+    side = xp.where(on_event, -1, 0).astype(np.int32)
+    capacity = None
+    if not concrete:
+        flags = system.events
+        capacity = schedule.saves.shape[0] + count * 2 if flags else schedule.saves.shape[0]
+    return plan_rows(xp, (schedule.save_stop, kept, side), (left, right), capacity)
+
+
+def state_plan(system: System, schedule: Schedule, result: Result, everystep: bool) -> RowPlan:
+    """The rows of a solve with events on the state, or with a row for every step."""
+    log, saves, outcome = result.events, result.saves, result.outcome
+    left_flags = jnp.array([s.save_left for s in system.events] + [False])
+    right_flags = jnp.array([s.save_right for s in system.events] + [False])
+    used = jnp.arange(log.time.shape[0], dtype=np.int32) < log.count
+    callback = jnp.where(used, log.callback, len(system.events))
+    left = left_flags[callback] & (log.row >= 0) & used
+    right = right_flags[callback] & used
+    slots = saves.t.shape[0]
+    count = schedule.saves.shape[0]
+    ends = outcome.status == RetCode.Terminated
+    taken = jnp.arange(slots, dtype=np.int32) < jnp.where(ends, saves.count, slots if not everystep else saves.count)
+    # a save on an event that saves its left limit is that row, once
+    n_events = log.time.shape[0]
+    if n_events:
+        segment = jnp.where(taken, saves.segment, n_events)
+        same = saves.t == jnp.concatenate([log.time, jnp.full(1, jnp.nan, log.time.dtype)])[segment]
+        scheduled = jnp.concatenate([schedule.save_event, jnp.full(slots - count, -1, np.int32)])
+        stop = jnp.concatenate([log.stop, jnp.full(1, -2, np.int32)])[segment]
+        on_event = ((scheduled >= 0) & (stop == scheduled)) | (same & everystep)
+        dropped = on_event & jnp.concatenate([left, jnp.zeros(1, bool)])[segment]
+        side = jnp.where(on_event, -1, 0)
+    else:
+        dropped, side = jnp.zeros(slots, bool), jnp.zeros(slots, np.int32)
+    capacity = slots + n_events * 2
+    if not any(s.save_left for s in system.events) or not any(s.save_right for s in system.events):
+        capacity = slots + n_events
+    if not any(s.save_left or s.save_right for s in system.events):
+        capacity = slots
+    return plan_rows(
+        jnp, (saves.segment, taken & ~dropped, side.astype(np.int32)), (left, right), capacity
+    )
+
+
+def gather_rows(plan: RowPlan, schedule: Schedule, result: Result, everystep: bool) -> tuple[Any, Any]:
+    """Times ``(R,)`` and flat states ``(R, n)``; padding rows hold inf and NaN, and take no cotangent."""
+    saves, log = result.saves, result.events
+    times = lax.stop_gradient(saves.t) if everystep else jnp.asarray(schedule.saves)
+    t = jnp.concatenate([times, log.time, log.time])[plan.source]
+    u = jnp.concatenate([saves.u, log.left, log.right])[plan.source]
+    valid = jnp.asarray(plan.valid)
+    return jnp.where(valid, t, jnp.inf), jnp.where(valid[:, None], u, jnp.nan)

@@ -1,0 +1,41 @@
+"""hybridax: adjoint sensitivities of hybrid neural ODEs in JAX."""
+
+from .adjoint.backsolve import BacksolveAdjoint
+from .adjoint.discrete import DiscreteAdjoint
+from .adjoint.interpolating import InterpolatingAdjoint
+from .adjoint.quadrature import QuadratureAdjoint
+from .adjoint.sensealg import SensitivityMethod
+from .adjoint.solve import solve
+from .solvers.callbacks import (
+    CallbackSet,
+    ContinuousCallback,
+    DiscreteCallback,
+    PeriodicCallback,
+    PresetTimeCallback,
+)
+from .solvers.explicit import RK4, Euler
+from .solvers.integrate import RetCode
+from .solvers.problem import ODEProblem
+from .solvers.solution import Solution, SolveError
+from .solvers.tsit5 import Tsit5
+
+__all__ = [
+    "RK4",
+    "BacksolveAdjoint",
+    "CallbackSet",
+    "ContinuousCallback",
+    "DiscreteAdjoint",
+    "DiscreteCallback",
+    "Euler",
+    "InterpolatingAdjoint",
+    "ODEProblem",
+    "PeriodicCallback",
+    "PresetTimeCallback",
+    "QuadratureAdjoint",
+    "RetCode",
+    "SensitivityMethod",
+    "Solution",
+    "SolveError",
+    "Tsit5",
+    "solve",
+]

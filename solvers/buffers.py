@@ -1,0 +1,41 @@
+"""Writing one entry per lane into a buffer whose rows stand at axis 0 and lanes at axis 1."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+
+def put(buffer: Array, index: Array, value: Array, mask: Array) -> Array:
+    """``buffer[index[b], b] = value[b]`` where ``mask[b]``; ``buffer (N, B, ...)``, ``index (B,)``, ``value (B, ...)``."""
+    size, lanes = buffer.shape[:2]
+    value = value.astype(buffer.dtype)
+    if size == 0:
+        return buffer
+    if lanes == 1:
+        at = jnp.clip(index[0], 0, size - 1)
+        old = lax.dynamic_index_in_dim(buffer, at, 0, keepdims=False)
+        keep = (mask & (index < size)).reshape((1,) * value.ndim)
+        return lax.dynamic_update_index_in_dim(buffer, jnp.where(keep, value, old), at, 0)
+    at = jnp.where(mask, index, size)
+    return buffer.at[at, jnp.arange(lanes, dtype=np.int32)].set(value, mode="drop")
+
+
+def take(buffer: Array, index: Array) -> Array:
+    """``buffer[index[b], b]``, shape ``(B, ...)``; indices are clipped to the buffer."""
+    size, lanes = buffer.shape[:2]
+    at = jnp.clip(index, 0, size - 1)
+    if lanes == 1:
+        return lax.dynamic_index_in_dim(buffer, at[0], 0, keepdims=False)
+    return buffer[at, jnp.arange(lanes, dtype=np.int32)]
+
+
+def set_row(buffer: Array, row: Array, value: Array) -> Array:
+    """``buffer[row] = value`` for all lanes at once."""
+    return lax.dynamic_update_index_in_dim(buffer, value.astype(buffer.dtype), row, 0)
+
+
+def where_lanes(mask: Array, yes: Array, no: Array) -> Array:
+    """Select whole lanes: ``mask (B,)`` against arrays ``(B, ...)``."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (yes.ndim - 1)), yes, no)

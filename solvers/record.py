@@ -1,0 +1,88 @@
+"""What the forward pass hands to the reverse pass, and nothing else does.
+
+Rows are written in lockstep: row i is iteration i of the loop for every lane, with ``h = 0`` where a lane rejected the
+step or has finished; a step of length zero is the identity. Lanes stand at axis 1, rows, saves and events at axis 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jax import Array
+
+
+class Steps(NamedTuple):
+    """Attempted steps. The state on ``[t, t + theta h]`` is the continuous extension of the step."""
+
+    count: Array  # (): rows in use
+    t: Array  # (M, B)
+    h: Array  # (M, B)
+    u: Array  # (M, B, n), state at the start of the step
+    k: Array | None  # (M, B, s+1, n), slopes, kept where a method needs dense output
+    theta: Array | None  # (M, B), 1 unless an event cut the step short; kept where events have roots
+
+
+class EventLog(NamedTuple):
+    """Events in order; ``callback`` is -1 on unused slots."""
+
+    count: Array  # (B,)
+    time: Array  # (E, B)
+    callback: Array  # (E, B)
+    component: Array  # (E, B), of a vector condition; -1 - c for a downcrossing that had its own affect
+    tprev: Array  # (E, B), start of the step that ended here
+    row: Array  # (E, B), the row whose end it is; -1 at the start
+    stop: Array  # (E, B), index in the schedule; -1 for events on the state
+    left: Array  # (E, B, n)
+    right: Array  # (E, B, n)
+    params: Array | None  # (E, B, m), packed parameters before the event
+
+
+class Saves(NamedTuple):
+    """Saved states at the scheduled times."""
+
+    count: Array  # (B,)
+    t: Array  # (S, B)
+    u: Array  # (S, B, n)
+    row: Array  # (S, B), the row that holds the time; -1 at the start
+    segment: Array  # (S, B), events before it
+
+
+class Outcome(NamedTuple):
+    """How a solve ended."""
+
+    status: Array  # (B,)
+    t: Array  # (B,)
+    u: Array  # (B, n)
+    params: Array | None  # (B, m)
+    accepted: Array  # (B,)
+    rejected: Array  # (B,)
+    evaluations: Array  # (B,)
+
+
+class Result(NamedTuple):
+    """All results of the forward loop; ``steps`` is None unless a reverse pass asked for the record."""
+
+    saves: Saves
+    events: EventLog
+    outcome: Outcome
+    steps: Steps | None
+
+
+def lane_axes(result: Result) -> Any:
+    """The position of the lane axis in each array of a result (None: the same for all lanes)."""
+    axes = {"count": 0, "status": 0, "accepted": 0, "rejected": 0, "evaluations": 0}
+
+    def of(part, default):
+        if part is None:
+            return None
+        return type(part)(
+            *(None if x is None else axes.get(f, default) for f, x in zip(part._fields, part, strict=True))
+        )
+
+    steps = of(result.steps, 1)
+    return Result(
+        of(result.saves, 1),
+        of(result.events, 1),
+        of(result.outcome, 0),
+        None if steps is None else steps._replace(count=-1),
+    )

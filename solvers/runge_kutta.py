@@ -1,0 +1,67 @@
+"""One explicit Runge-Kutta step over lanes.
+
+Arrays carry a leading lane axis: ``t, h (B,)``, ``u (B, n)``. Stage slopes are kept as one array
+``k (B, s+1, n)``, so that the step's end, its error and its continuous extension are small products.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .tableau import Tableau
+
+
+class Step(NamedTuple):
+    """What one attempted step leaves: from ``(t, u)`` over ``h`` to ``u1``, with its slopes."""
+
+    t: Array
+    h: Array
+    u: Array
+    u1: Array
+    k: Array
+    states: Array  # stage states, (B, s, n): where the slopes k[:, :s] were taken
+
+
+def combine(weights: np.ndarray, slopes: list[Array]) -> Array:
+    """``sum_i weights[i] slopes[i]``, without the products whose weight is zero."""
+    terms = [k * np.asarray(w, _real(k.dtype)) for w, k in zip(weights, slopes, strict=False) if w != 0]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _real(dtype) -> np.dtype:
+    return np.zeros((), dtype).real.dtype
+
+
+def take_step(tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array) -> Step:
+    """One step of ``u' = rhs(t, u)``; costs ``tableau.stages`` evaluations of ``rhs``."""
+    s, hu = tableau.stages, h[:, None]
+    slopes, states = [k0], [u]
+    for i in range(1, s + 1):
+        ui = u + hu * combine(tableau.a[i, :i], slopes)
+        states.append(ui)
+        slopes.append(rhs(t + h * np.asarray(tableau.c[i], t.dtype), ui))
+    return Step(t, h, u, states[-1], jnp.stack(slopes, 1), jnp.stack(states[:-1], 1))
+
+
+def local_error(tableau: Tableau, step: Step) -> Array:
+    """The embedded error estimate ``h sum_i e_i k_i``, shape ``(B, n)``."""
+    assert tableau.e is not None
+    return step.h[:, None] * combine(tableau.e, [step.k[:, i] for i in range(tableau.stages + 1)])
+
+
+def interpolate(tableau: Tableau, u: Array, h: Array, k: Array, theta: Array) -> Array:
+    """Continuous extension at fractions ``theta`` of steps: ``u (..., n)``, ``h, theta (...)``, ``k (..., s+1, n)``."""
+    weights = tableau.dense_weights(theta) * h[..., None]
+    return u + jnp.sum(weights[..., None] * k, -2)
+
+
+def interpolant_slope(tableau: Tableau, k: Array, theta: Array) -> Array:
+    """Time derivative of the continuous extension at fractions ``theta``, shape ``(..., n)``."""
+    return jnp.sum(tableau.dense_slopes(theta)[..., None] * k, -2)
