@@ -32,7 +32,7 @@ def _template(system: System, options: ForwardOptions) -> Result:
     return Result(
         Saves(*[True] * 5),
         EventLog(*[True] * 9, params),
-        Outcome(True, True, True, params, True, True, True),
+        Outcome(True, True, True, True, params, True, True, True),
         steps,
     )
 

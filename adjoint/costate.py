@@ -50,12 +50,13 @@ class ParameterIntegral:
         """A scaled error of this step's share, and what `add` needs of it."""
         return None, None
 
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, extra: Any) -> CostateAux:
-        """Take in a step (its share is empty where not accepted)."""
-        return aux
+    def add(
+        self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, due: Array, extra: Any
+    ) -> CostateAux:
+        """Take in a step (its share is empty where not accepted).
 
-    def settle(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
-        """Complete ``aux.mu`` up to the present position."""
+        Lanes that are ``due`` stand before an event or at the end: their ``mu`` must be complete afterwards.
+        """
         return aux
 
 
@@ -110,7 +111,13 @@ class CostateWalk(Walk):
         return self.integral.error(self, aux, step)
 
     def after_step(self, aux: CostateAux, step: Step, accepted, landed, theta, row, extra) -> CostateAux:
-        return self.integral.add(self, aux, step, accepted, extra)
+        stop = self.next_stop(aux.entry)
+        due = aux.entry == 0
+        log = self.reverse.result.events
+        if log.time.shape[0]:
+            ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * stop
+            due = due | ((aux.segment > 0) & ahead)
+        return self.integral.add(self, aux, step, accepted, landed & due, extra)
 
     # -- stops
 
@@ -160,7 +167,6 @@ class CostateWalk(Walk):
 
     def _pass_event(self, aux: CostateAux, lam: Array, u: Array, event: Array, on: Array):
         r = self.reverse
-        aux = self.integral.settle(self, aux)
         jumped = jump_back(r, event, on, lam, aux.mu, aux.p)
         aux = aux._replace(
             mu=jumped.mu,
@@ -191,8 +197,6 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
     aux = aux._replace(integral=walk.integral.initial(walk))
     lam = reverse.cotangents.end
     y = jnp.concatenate([lam, outcome.u], -1) if walk.solves_state else lam
-    everyone = jnp.ones(lanes, bool)
-    answer = walk.arrive(aux, outcome.t, y, outcome.t, everyone, ~everyone, None)
     rtol, atol = reverse_tolerances(reverse, method)
     stepping = Stepping(
         reverse.tableau,
@@ -201,14 +205,12 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         atol,
         4 * reverse.options.max_steps if method.max_steps is None else method.max_steps,
     )
-    failed = outcome.status > RetCode.Terminated
-    status = jnp.where(failed, outcome.status, answer.status)
-    dt0 = None if reverse.system.adaptive else args.dt0
-    state = start(
-        walk, stepping, outcome.t, answer.u, answer.stop, args.schedule.t0, answer.aux, status, dt0
-    )
+    status = jnp.where(outcome.status > RetCode.Terminated, outcome.status, RetCode.Running)
+    # the end is the first stop: a step of length zero lands on it, and takes in what is there
+    dt0 = jnp.abs(outcome.h) if reverse.system.adaptive else args.dt0
+    state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0)
     state = integrate(walk, stepping, state)
-    aux = walk.integral.settle(walk, state.aux)
+    aux = state.aux
     lam = state.u[:, : walk.n] + saves_at_start(reverse)
     times = finish_times(reverse, lam, aux.stops)
     return Costate(lam, aux.mu, times, aux.bad | (state.status != RetCode.Success))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ..solvers.buffers import take
 from ..solvers.runge_kutta import interpolate
 from .reverse import Reverse
+
+
+COMPARE_ALL = 2**16  # entries of the record's time table up to which a search compares them all
 
 
 class DenseForward:
@@ -36,14 +39,25 @@ class DenseForward:
         return jnp.minimum(low, self.last), jnp.clip(high, 0, self.last)
 
     def row(self, t: Array, segment: Array) -> Array:
-        """The last row of the segment that starts at or before ``t``, by bisection."""
+        """The last row of the segment that starts at or before ``t``.
+
+        Few rows are compared all at once, which is one fused pass; many are bisected.
+        """
         low, high = self.bounds(segment)
-        target = self.direction * t
-        for _ in range(int(self.steps.t.shape[0]).bit_length()):
+        target, times = self.direction * t, self.steps.t
+        if times.size <= COMPARE_ALL:
+            rows = jnp.arange(times.shape[0], dtype=np.int32)[:, None]
+            inside = (rows > low) & (rows <= high) & (self.direction * times <= target)
+            return low + jnp.sum(inside, 0, dtype=np.int32)
+
+        def halve(_, ends):
+            low, high = ends
             middle = (low + high + 1) // 2
-            before = self.direction * take(self.steps.t, middle) <= target
-            low, high = jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
-        return jnp.maximum(low, 0)
+            before = self.direction * take(times, middle) <= target
+            return jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
+
+        low, high = lax.fori_loop(0, int(times.shape[0]).bit_length(), halve, (low, jnp.maximum(low, high)))
+        return low
 
     def __call__(self, t: Array, segment: Array) -> Array:
         """``u(t)``, ``(B, n)``."""

@@ -64,7 +64,7 @@ class DiscreteAdjoint(SensitivityMethod):
 class _Transpose:
     def __init__(self, reverse: Reverse, chunk: int):
         self.reverse, self.tableau = reverse, reverse.tableau
-        rows = reverse.options.max_steps
+        rows = reverse.options.max_steps + 1
         # parameters that change at events tie each row to its own set: such rows are taken one by one
         self.chunk = 1 if reverse.system.param_size is not None else min(chunk, rows)
         self.steps = reverse.result.steps
@@ -75,7 +75,7 @@ class _Transpose:
         result, cotangents = r.result, r.cotangents
         stops = jnp.zeros_like(r.args.schedule.stops.T)
         sweep = Sweep(
-            self.steps.count - 1,
+            self.steps.count,  # an empty row: the first events met are those at the end of the last one
             result.saves.count,
             result.events.count,
             cotangents.end,
@@ -85,7 +85,6 @@ class _Transpose:
             stops,
             jnp.zeros(r.lanes, bool),
         )
-        sweep = self._events(sweep)
         sweep = lax.while_loop(lambda s: s.row >= 0, self._chunk, sweep)
         # the slope at the start, and saves on t0
         u0, t0 = r.args.u0, r.args.schedule.t0
@@ -144,7 +143,8 @@ class _Transpose:
             return None if x is None else lax.dynamic_slice_in_dim(x, low, size, 0)
 
         t, h, u, k, theta = map(window, (steps.t, steps.h, steps.u, steps.k, steps.theta))
-        used = (low + jnp.arange(size, dtype=np.int32) <= sweep.row)[:, None]
+        index = low + jnp.arange(size, dtype=np.int32)
+        used = ((index <= sweep.row) & (index < steps.count))[:, None]
         # rows beyond the record hold nothing; stand in a state where the right-hand side is known to be finite
         t, h = jnp.where(used, t, r.args.schedule.t0), jnp.where(used, h, 0.0)
         u = jnp.where(used[..., None], u, r.args.u0)

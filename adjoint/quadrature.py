@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..solvers.buffers import put, set_row, take
+from ..solvers.buffers import set_row, take
 from ..solvers.runge_kutta import Step, interpolate
 from .costate import CostateAux, CostateWalk, ParameterIntegral, solve_costate
 from .gauss_kronrod import gauss_kronrod
@@ -71,7 +71,7 @@ class SegmentQuadrature(ParameterIntegral):
             jnp.zeros(lanes, bool),
         )
 
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, extra: Any) -> CostateAux:
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
         if not walk.reverse.diff:
             return aux
         rows: CostateRows = aux.integral
@@ -86,13 +86,12 @@ class SegmentQuadrature(ParameterIntegral):
             k=set_row(rows.k, i, k),
         )
         aux = aux._replace(integral=rows)
-        return lax.cond(rows.used == ROWS, lambda a: self.settle(walk, a), lambda a: a, aux)
+        full = (rows.used == ROWS) | jnp.any(due)
+        return lax.cond(full, lambda a: self._settle(walk, a), lambda a: a, aux)
 
-    def settle(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
+    def _settle(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
         """Integrate over all rows, and empty them."""
         r = walk.reverse
-        if not r.diff:
-            return aux
         rows: CostateRows = aux.integral
         batch = 8
         capacity = ROWS + batch * (MAX_HALVINGS + 1)
@@ -159,17 +158,29 @@ class SegmentQuadrature(ParameterIntegral):
         fine = fine | ~jnp.isfinite(scaled)
         mu = self._accept(r, mu, totals, fine)
         top = jnp.maximum(work.top - batch, 0)
-        work = work._replace(top=top)
-        for w in range(batch):
-            again = on[w] & ~fine[w]
-            for half in (0.0, 0.5):
-                work = Worklist(
-                    work.top + again,
-                    put(work.row, work.top, row[w], again),
-                    put(work.low, work.top, low[w] + half * width[w], again),
-                    put(work.width, work.top, 0.5 * width[w], again),
+        again = on & ~fine
+        # halves of rejected intervals go back on the stack, side by side
+        place = top + 2 * (jnp.cumsum(again, 0, dtype=np.int32) - again)
+        work = Worklist(
+            top + 2 * jnp.sum(again, 0, dtype=np.int32),
+            *(
+                self._push(buffer, place, jnp.stack([first, second], 1), again)
+                for buffer, first, second in (
+                    (work.row, row, row),
+                    (work.low, low, low + 0.5 * width),
+                    (work.width, 0.5 * width, 0.5 * width),
                 )
+            ),
+        )
         return work, mu, failed
+
+    @staticmethod
+    def _push(buffer: Array, place: Array, pair: Array, on: Array) -> Array:
+        """Write ``pair (W, 2, B)`` at rows ``place (W, B)`` and the next ones."""
+        capacity, lanes = buffer.shape
+        rows = jnp.stack([place, place + 1], 1)
+        rows = jnp.where(on[:, None], rows, capacity)
+        return buffer.at[rows, jnp.arange(lanes, dtype=np.int32)].set(pair, mode="drop")
 
     @staticmethod
     def _accept(r: Reverse, mu: Mu, totals: Mu, fine: Array) -> Mu:

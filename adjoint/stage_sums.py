@@ -49,7 +49,7 @@ class StageSums(ParameterIntegral):
         error = walk.reverse.pull_params(weights[..., None] * lam, u, t, aux.p)
         return mu_error(walk.reverse, error, aux.mu, self.rtol, self.atol), points
 
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, extra: Any) -> CostateAux:
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
         if not _has_parameters(aux.mu):
             return aux
         lam, u, t = (x[:-1] for x in extra)

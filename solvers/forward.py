@@ -107,7 +107,8 @@ class ForwardWalk(Walk):
         return ForwardAux(p, jnp.zeros(lanes, i32), schedule.first_saves, saves, events, steps, roots, no)
 
     def _empty_steps(self, lanes: int, n: int) -> Steps:
-        m, spec = self.options.max_steps, self.spec
+        # one row more than there can be steps: a reverse sweep starts on an empty one
+        m, spec = self.options.max_steps + 1, self.spec
         real = jnp.zeros((m, lanes), spec.time_dtype)
         stages = spec.tableau.stages + 1
         return Steps(
@@ -310,6 +311,7 @@ def run_forward(
         state.status,
         state.t,
         where_lanes(failed, jnp.full_like(state.u, jnp.nan), state.u),
+        state.h,
         aux.p,
         state.accepted,
         state.rejected,

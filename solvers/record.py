@@ -53,6 +53,7 @@ class Outcome(NamedTuple):
     status: Array  # (B,)
     t: Array  # (B,)
     u: Array  # (B, n)
+    h: Array  # (B,), the step length proposed last
     params: Array | None  # (B, m)
     accepted: Array  # (B,)
     rejected: Array  # (B,)
