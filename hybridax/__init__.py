@@ -6,6 +6,7 @@ from .adjoint.interpolating import InterpolatingAdjoint
 from .adjoint.quadrature import QuadratureAdjoint
 from .adjoint.sensealg import SensitivityMethod
 from .adjoint.solve import solve
+from .models import MLP, CheckpointError, FitError, FitResult, HybridRHS, fit, load_checkpoint, save_checkpoint
 from .solvers.callbacks import (
     CallbackSet,
     ContinuousCallback,
@@ -20,13 +21,18 @@ from .solvers.solution import Solution, SolveError
 from .solvers.tsit5 import Tsit5
 
 __all__ = [
+    "MLP",
     "RK4",
     "BacksolveAdjoint",
     "CallbackSet",
+    "CheckpointError",
     "ContinuousCallback",
     "DiscreteAdjoint",
     "DiscreteCallback",
     "Euler",
+    "FitError",
+    "FitResult",
+    "HybridRHS",
     "InterpolatingAdjoint",
     "ODEProblem",
     "PeriodicCallback",
@@ -37,5 +43,8 @@ __all__ = [
     "Solution",
     "SolveError",
     "Tsit5",
+    "fit",
+    "load_checkpoint",
+    "save_checkpoint",
     "solve",
 ]
