@@ -14,7 +14,7 @@ from ..solvers.callbacks import Callback, ContinuousCallback, DiscreteCallback
 from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
-from .capture import Captured, capture, fingerprint
+from .capture import Captured, Opaque, capture, fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Assembled:
     diff: tuple[int, ...]
     packing: Packing
     has_cost: bool
-    strict_key: tuple
+    strict_key: tuple | None
     loose_key: tuple
 
 
@@ -163,9 +163,16 @@ def assemble(
         tuple(i for i, x in enumerate(theta) if is_inexact(x)),
         packing,
         has_cost,
-        (common, tuple(fingerprint(c.jaxpr) for c in captured)),
+        _strict(common, captured),
         (common, tuple(fingerprint(c.jaxpr, loose=True) for c in captured)),
     )
+
+
+def _strict(common: tuple, captured: list[Captured]) -> tuple | None:
+    try:
+        return common, tuple(fingerprint(c.jaxpr) for c in captured)
+    except Opaque:
+        return None
 
 
 def _event_spec(callback: Callback, keep: Callable, keep_affect: Callable, t_shape: Any) -> EventSpec:

@@ -45,10 +45,15 @@ def _weak(x: Any) -> bool:
     return bool(getattr(jax.typeof(x), "weak_type", False)) if not isinstance(x, jax.ShapeDtypeStruct) else False
 
 
+class Opaque(Exception):
+    """A jaxpr holds something that cannot be compared by value."""
+
+
 def fingerprint(jaxpr: Any, loose: bool = False) -> tuple:
     """A hashable description of a jaxpr, equal for equal computations.
 
-    Parameters of primitives that are opaque (function objects) count by identity, or with ``loose`` by type only.
+    Function objects among the parameters of primitives cannot be compared: with ``loose`` they count by type only, and
+    else the description of a jitted function that holds one is its identity, or `Opaque` is raised.
     """
     names: dict[Any, int] = {}
 
@@ -60,25 +65,26 @@ def fingerprint(jaxpr: Any, loose: bool = False) -> tuple:
 
     def param(x: Any) -> Any:
         if isinstance(x, jexc.ClosedJaxpr):
-            return ("closed", fingerprint(x.jaxpr, loose), tuple(map(param, x.consts)))
+            try:
+                return ("closed", fingerprint(x.jaxpr, loose), tuple(map(param, x.consts)))
+            except Opaque:
+                if x.consts:
+                    raise
+                return _Same(x)
         if isinstance(x, jexc.Jaxpr):
             return ("open", fingerprint(x, loose))
         if isinstance(x, (tuple, list)):
             return (type(x).__name__, *map(param, x))
         if isinstance(x, dict):
             return ("dict", *((k, param(v)) for k, v in sorted(x.items(), key=lambda i: str(i[0]))))
-        if isinstance(x, np.ndarray) or isinstance(x, jax.Array):
-            if isinstance(x, jax.core.Tracer):
-                return _Same(x)
+        if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
             value = np.asarray(x)
             return ("array", value.dtype.str, value.shape, value.tobytes())
-        if loose and (callable(x) or not _by_value(x)):
+        if isinstance(x, type) or (not callable(x) and type(x).__eq__ is not object.__eq__ and _hashable(x)):
+            return x
+        if loose:
             return type(x)
-        try:
-            hash(x)
-        except TypeError:
-            return type(x) if loose else _Same(x)
-        return x
+        raise Opaque(type(x).__name__)
 
     ins = tuple((var(v), _aval(v)) for v in (*jaxpr.constvars, *jaxpr.invars))
     eqns = tuple(
@@ -98,8 +104,12 @@ def _aval(v: Any) -> tuple:
     return (getattr(a, "shape", None), str(getattr(a, "dtype", a)))
 
 
-def _by_value(x: Any) -> bool:
-    return type(x).__eq__ is not object.__eq__
+def _hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
 
 
 class _Same:

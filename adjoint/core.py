@@ -66,7 +66,9 @@ def make_core(
 
     plain_tree = jax.tree.structure(_template(system, options))
     plain_count = plain_tree.num_leaves
-    recording = options._replace(record=method.records_steps, dense=method.records_slopes)
+    recording = options._replace(
+        record=options.record or method.records_steps, dense=options.dense or method.records_slopes
+    )
     record_tree = jax.tree.structure(_template(system, recording))
     recorder = forward_function(recording)
     reversers: dict = {}

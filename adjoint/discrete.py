@@ -185,14 +185,16 @@ class _Transpose:
                     v[0] = v[0] + hi * np.asarray(tableau.a[q, 0], hi.dtype) * w[q]
             points = lax.dynamic_update_index_in_dim(points, jnp.stack(v[1:], 1), i, 0)
             sweep = sweep._replace(row=sweep.row - 1, lam=total, kbar=v[0])
-            return self._events(sweep), points
+            return (sweep if size == 1 else self._events(sweep)), points
 
         points = jnp.zeros((size, r.lanes, s, u.shape[-1]), u.dtype)
         count = sweep.row - low + 1
         sweep, points = lax.fori_loop(0, count, transpose, (sweep, points))
         flat = lambda x: jnp.moveaxis(x, 2, 1).reshape(size * s, *x.shape[1:2], *x.shape[3:])  # noqa: E731
         dmu = r.pull_params(flat(points), flat(states[:, :, 1:]), flat(times[:, :, 1:]), sweep.p)
-        return sweep._replace(mu=r.add(sweep.mu, dmu))
+        sweep = sweep._replace(mu=r.add(sweep.mu, dmu))
+        # where events write parameters, mu must be complete before one is passed
+        return self._events(sweep) if size == 1 else sweep
 
     def _points(self, t, h, u, k, p) -> tuple[Array, Array]:
         """Stage states ``(C, B, s+1, n)`` and times ``(C, B, s+1)`` of a chunk, the end of the step last."""

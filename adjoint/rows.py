@@ -14,8 +14,11 @@ from ..solvers.schedule import RowPlan, Schedule, plan_rows
 from ..solvers.system import System
 
 
-def known_plan(system: System, schedule: Schedule, concrete: bool) -> RowPlan | None:
-    """The rows of a solve whose events are all known, decided before it runs; None where some depend on the state."""
+def known_plan(system: System, schedule: Schedule, counts: list[int], concrete: bool) -> RowPlan | None:
+    """The rows of a solve whose events are all known, decided before it runs; None where some depend on the state.
+
+    ``counts``: the number of events of each callback.
+    """
     if system.has_state_events:
         return None
     xp = np if concrete else jnp
@@ -31,10 +34,8 @@ def known_plan(system: System, schedule: Schedule, concrete: bool) -> RowPlan | 
     # the left limit of an instant is that of its first event; a save there is that row, once
     kept = xp.logical_not(saved_by_event)
     side = xp.where(on_event, -1, 0).astype(np.int32)
-    capacity = None
-    if not concrete:
-        flags = system.events
-        capacity = schedule.saves.shape[0] + count * 2 if flags else schedule.saves.shape[0]
+    limits = sum(c * (e.save_left + e.save_right) for c, e in zip(counts, system.events, strict=True))
+    capacity = None if concrete else schedule.saves.shape[0] + limits
     return plan_rows(xp, (schedule.save_stop, kept, side), (left, right), capacity)
 
 

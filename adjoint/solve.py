@@ -7,8 +7,6 @@ one that was compiled before, that program is used, whatever function object it 
 
 from __future__ import annotations
 
-import warnings
-from collections import OrderedDict
 from typing import Any, Callable
 
 import jax
@@ -22,20 +20,17 @@ from ..solvers.integrate import RetCode
 from ..solvers.lanes import own_promotion
 from ..solvers.problem import ODEProblem
 from ..solvers.schedule import RowPlan, concrete, make_schedule
-from ..solvers.solution import Events, Solution, SolveError, Stats
+from ..solvers.extension import DenseOutput, without_gradient
+from ..solvers.solution import Events, Solution, Stats
 from ..solvers.tsit5 import Tsit5
 from .assemble import Assembled, assemble
 from .core import make_core
 from .discrete import DiscreteAdjoint
+from .failure import raise_if_failed
+from .programs import find_program
 from .options import check_callbacks, check_count, check_number, check_span, check_state, save_times
 from .rows import gather_rows, known_plan, state_plan
 from .sensealg import SensitivityMethod
-
-CACHE_SIZE = 64
-RECOMPILATION_WARNING = 16
-
-_programs: OrderedDict[Any, Callable] = OrderedDict()
-_compilations: OrderedDict[Any, int] = OrderedDict()
 
 DEFAULTS: dict[str, Any] = dict(
     solver=Tsit5(),
@@ -120,63 +115,36 @@ def _solve(
     real = system.time_dtype
     schedule = make_schedule(t0, t1, times, saves, real)
     fixed = all(isinstance(x, (np.ndarray, np.generic)) for x in schedule)
-    plan = known_plan(system, schedule, fixed) if not save_everystep else None
+    plan = known_plan(system, schedule, [len(x) for x in times], fixed) if not save_everystep else None
     static = ForwardOptions(
-        check_count("max_steps", max_steps), check_count("max_events", max_events), bool(save_everystep), dense=False
+        check_count("max_steps", max_steps),
+        check_count("max_events", max_events),
+        bool(save_everystep),
+        record=bool(dense),
+        dense=bool(dense),
     )
     flat = built.packing.pack(u0)
     if built.has_cost:
         flat = jnp.append(flat, jnp.zeros((), flat.dtype))
     number = lambda x: None if x is None else jnp.asarray(x, real)  # noqa: E731
     args = ForwardArgs(flat, schedule, number(rtol), number(atol), number(dt0))
-    program = _program(prob.f, built, static, method, args, bool(dense))
-    solution = program(args, built.theta, plan)
+    args_tree = jax.tree.structure(args)
+    program = find_program(
+        prob.f, built, (static, method, args_tree), lambda: _compile(built, static, method, args_tree)
+    )
+    solution, end = program(args, built.theta, plan)
     if throw:
-        _raise_if_failed(solution, t0, t1, static)
+        raise_if_failed(solution, end, t0, t1, static)
     return solution
 
 
-def _program(f: Any, built: Assembled, static: ForwardOptions, method, args: ForwardArgs, dense: bool) -> Callable:
-    """The compiled solve for this structure, from the bounded cache or new."""
-    args_tree = jax.tree.structure(args)
-    shape = (static, method, args_tree, dense)
-    loose, strict = (f, built.loose_key, shape), (None, built.strict_key, shape)
-    for key in (loose, strict):
-        if key in _programs:
-            _programs.move_to_end(key)
-            return _programs[key]
-    _count_compilation(f)
-    program = _compile(built, static, method, args_tree, dense)
-    _programs[strict] = _programs[loose] = program
-    while len(_programs) > 2 * CACHE_SIZE:
-        _programs.popitem(last=False)
-    return program
-
-
-def _count_compilation(f: Any) -> None:
-    code = getattr(f, "__code__", None)
-    if code is None:
-        return
-    count = _compilations[code] = _compilations.get(code, 0) + 1
-    _compilations.move_to_end(code)
-    while len(_compilations) > CACHE_SIZE:
-        _compilations.popitem(last=False)
-    if count == RECOMPILATION_WARNING:
-        warnings.warn(
-            f"solve has compiled the right-hand side {getattr(f, '__qualname__', f)!r} {count} times. Its computation, or "
-            "the structure or options of the solve, differ from call to call: keep shapes and Python numbers inside "
-            "it fixed, or wrap the loop in jax.jit.",
-            stacklevel=5,
-        )
-
-
-def _compile(built: Assembled, static: ForwardOptions, method, args_tree, dense: bool) -> Callable:
+def _compile(built: Assembled, static: ForwardOptions, method, args_tree) -> Callable:
     system, packing, has_cost = built.system, built.packing, built.has_cost
     core = make_core(system, static, method, args_tree, len(built.theta), built.diff)
 
     @jax.jit
     @own_promotion()
-    def program(args: ForwardArgs, theta: tuple, plan: RowPlan | None) -> Solution:
+    def program(args: ForwardArgs, theta: tuple, plan: RowPlan | None) -> tuple[Solution, Any]:
         result = core(args, theta)
         if plan is None:
             plan = state_plan(system, args.schedule, result, static.everystep)
@@ -184,9 +152,15 @@ def _compile(built: Assembled, static: ForwardOptions, method, args_tree, dense:
         log, outcome = result.events, result.outcome
         cost = None
         if has_cost:
-            cost, rows = outcome.u[-1].real, rows[:, :-1]
+            failed = outcome.status > RetCode.Terminated
+            cost, rows = jnp.where(failed, jnp.nan, outcome.u[-1].real), rows[:, :-1]
+        extension = None
+        if static.dense:
+            t0, t1 = without_gradient((args.schedule.t0, outcome.t))
+            extension = DenseOutput(t0, t1, without_gradient(result.steps), system.tableau, packing)
         component = jnp.where((log.callback >= 0) & (log.component < 0), -1 - log.component, log.component)
-        return Solution(
+        end = jax.lax.stop_gradient((outcome.t, packing.unpack(outcome.u[: packing.size])))
+        solution = Solution(
             ts,
             packing.unpack(rows),
             jnp.asarray(plan.sides, jnp.int32),
@@ -195,14 +169,8 @@ def _compile(built: Assembled, static: ForwardOptions, method, args_tree, dense:
             Stats(outcome.accepted, outcome.rejected, outcome.evaluations),
             Events(log.time, log.callback, component),
             cost,
+            extension,
         )
+        return solution, end
 
     return program
-
-
-def _raise_if_failed(solution: Solution, t0: Any, t1: Any, static: ForwardOptions) -> None:
-    status = concrete(solution.retcode)
-    if status is None or np.ndim(status) or status in (RetCode.Success, RetCode.Terminated):
-        return
-    code = RetCode(int(status))
-    raise SolveError(f"solve ended with {code.name}.", code)

@@ -306,11 +306,10 @@ def run_forward(
     state = start(walk, stepping, t, u, stop, schedule.t1, aux, status, args.dt0)
     state = integrate(walk, stepping, state)
     aux = state.aux
-    failed = state.status > RetCode.Terminated
     outcome = Outcome(
         state.status,
         state.t,
-        where_lanes(failed, jnp.full_like(state.u, jnp.nan), state.u),
+        state.u,
         state.h,
         aux.p,
         state.accepted,

@@ -69,7 +69,8 @@ def make_schedule(t0, t1, event_times: Sequence[Any], saves, dtype) -> Schedule:
 
     save_order = xp.argsort(d * sv, stable=True)
     sv = sv[save_order]
-    saves = (jnp.asarray(saves, dtype) if isinstance(saves, core.Tracer) else np.asarray(saves, dtype))[save_order]
+    traced_saves = not known or isinstance(saves, core.Tracer)
+    saves = (jnp.asarray(saves, dtype) if traced_saves else np.asarray(saves, dtype))[save_order]
     save_stop = xp.searchsorted(d * snapped, d * sv - tol, side="left").astype(np.int32)
     nearest = xp.concatenate([snapped, xp.full(1, np.nan, dtype)])[xp.minimum(save_stop, count)]
     save_event = xp.where(xp.abs(sv - nearest) <= tol, save_stop, -1).astype(np.int32)

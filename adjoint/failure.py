@@ -1,0 +1,52 @@
+"""What to say when a solve outside jit did not reach its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..solvers.forward import ForwardOptions
+from ..solvers.integrate import RetCode
+from ..solvers.schedule import concrete
+from ..solvers.solution import Solution, SolveError
+
+
+def raise_if_failed(solution: Solution, end: Any, t0: Any, t1: Any, options: ForwardOptions) -> None:
+    """Raise `SolveError` if the return code is known here and is a failure."""
+    status = concrete(solution.retcode)
+    if status is None or np.ndim(status) or status in (RetCode.Success, RetCode.Terminated):
+        return
+    code = RetCode(int(status))
+    t, state = concrete(end[0]), jax.tree.map(concrete, end[1])
+    where = "" if t is None else f"at t = {float(t):.9g}"
+    span = f"({_show(t0)}, {_show(t1)})"
+    steps = f"{_show(solution.stats.accepted)} accepted and {_show(solution.stats.rejected)} rejected steps"
+    advice = {
+        RetCode.MaxSteps: f"max_steps={options.max_steps} was reached {where} of {span}, after {steps}. Raise max_steps, "
+        "or loosen the tolerances; many rejections hint at a stiff or discontinuous right-hand side.",
+        RetCode.NonFinite: f"the right-hand side or the state is not finite {where} of {span}; the state there is {state}. "
+        "Check the right-hand side at this state and the parameters it got.",
+        RetCode.StepTooSmall: f"the step size underflowed {where} of {span}, after {steps}; the state there is {state}. The "
+        "solution may blow up there, or the right-hand side may be discontinuous: declare the jump as a callback.",
+        RetCode.MaxEvents: f"more than max_events={options.max_events} events on the state had fired {where} of {span}. "
+        f"{_last_events(solution)} Raise max_events, or check whether events pile up (a ball at rest).",
+        RetCode.InvalidTime: f"a save time or an event time lies outside the span {span}.",
+        RetCode.Grazing: f"an event grazes its condition {where}: the trajectory touches zero without crossing it, and the "
+        "event's time has no derivative there. Move the threshold, or drop the event.",
+    }
+    raise SolveError(f"solve ended with {code.name}: {advice.get(code, where)}", code)
+
+
+def _show(x: Any) -> str:
+    value = concrete(x)
+    return "traced" if value is None else f"{value:.9g}" if value.dtype.kind == "f" else str(value)
+
+
+def _last_events(solution: Solution) -> str:
+    times = concrete(solution.events.times)
+    if times is None:
+        return ""
+    last = times[np.isfinite(times)][-3:]
+    return f"The last ones were at t = {', '.join(f'{x:.9g}' for x in last)}."
