@@ -2,28 +2,33 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALLED := $(VENV)/.installed
 BENCH := $(VENV)/.bench
 DOCS := $(VENV)/.docs
 
 .PHONY: run test lint types memory memory-short bench bench-gpu docs clean
 
-run: $(STAMP)
+run: $(INSTALLED)
 	$(BIN)/python examples/hybrid_node.py
 
-test: $(STAMP)
+test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 tests
 
-lint: $(STAMP)
+lint: $(INSTALLED)
 	$(BIN)/ruff check .
 
-types: $(STAMP)
+# the installed layout, by links: a type checker does not see setuptools' mapping of folders to packages
+types: $(INSTALLED)
+	rm -rf out/types
+	mkdir -p out/types/hybridax
+	ln -s $(addprefix ../../../,adjoint models solvers $(wildcard hybridax/*.py)) out/types/hybridax/
 	$(BIN)/pyright
 
-memory: $(STAMP)
+memory: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
 
-memory-short: $(STAMP)
+memory-short: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py --gradients 1200
 
 bench: $(BENCH)
@@ -33,20 +38,20 @@ bench-gpu: $(BENCH)
 	$(BIN)/python benchmarks/run.py --accelerator
 
 docs: $(DOCS)
-	$(BIN)/mkdocs build --strict
+	$(BIN)/mkdocs build --quiet --strict
 
 clean:
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .ruff_cache .hypothesis
 
-$(STAMP): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[plot,test,dev]"
+	$(PIP) -e ".[plot,test,dev]"
 	touch $@
 
-$(BENCH): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
+$(BENCH): $(INSTALLED)
+	$(PIP) -e ".[bench]"
 	touch $@
 
-$(DOCS): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+$(DOCS): $(INSTALLED)
+	$(PIP) -e ".[docs]"
 	touch $@
