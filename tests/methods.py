@@ -1,0 +1,14 @@
+"""The sensitivity methods under test, by name."""
+
+import hybridax as hx
+
+METHODS = {
+    "backsolve": hx.BacksolveAdjoint(),
+    "backsolve_without_checkpoints": hx.BacksolveAdjoint(checkpointing=False),
+    "interpolating": hx.InterpolatingAdjoint(),
+    "quadrature": hx.QuadratureAdjoint(),
+    "discrete": hx.DiscreteAdjoint(),
+}
+CONTINUOUS = [name for name in METHODS if name != "discrete"]
+#: one that solves the adjoint equation and one that transposes steps, for relations in which methods hardly differ
+TWO = ["interpolating", "discrete"]
