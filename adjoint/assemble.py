@@ -15,6 +15,7 @@ from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
 from .capture import Captured, Opaque, capture, fingerprint
+from .vjp import VJPBackend
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +67,12 @@ def assemble(
     callbacks: tuple[Callback, ...],
     running_cost: Callable | None,
     solver: ExplicitRungeKutta,
+    backend: VJPBackend,
 ) -> Assembled:
     """Capture everything; raises on functions that return the wrong thing."""
     packing, params = packing_of(u0), split_params(p)
     state_dtype, has_cost = packing.dtype, running_cost is not None
-    real = np.zeros((), state_dtype).real.dtype
+    real = np.finfo(state_dtype).dtype
     u_shape = jax.ShapeDtypeStruct((packing.size,), state_dtype)
     t_shape = jax.ShapeDtypeStruct((), real)
     count = len(params.dynamic)
@@ -97,7 +99,10 @@ def assemble(
             theta[low : low + len(got.consts)], u[..., : packing.size], theta[:count], t, *x
         )
 
-    rhs = keep(lambda u, q, t: packing.pack(_check_like("f", f(u, q, t), u)))
+    def checked_f(u, q, t):
+        return _check_like("f", f(u, q, t), u)
+
+    rhs = keep(lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
     if running_cost is not None:
         cost = keep(lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
         plain = rhs
@@ -156,7 +161,7 @@ def assemble(
         for s in specs
     )
     shapes = tuple((x.shape, str(x.dtype)) for x in theta)
-    common = (packing, solver, flags, writes, has_cost, count, inexact, shapes)
+    common = (packing, solver, backend, flags, writes, has_cost, count, inexact, shapes)
     return Assembled(
         system,
         theta,
@@ -175,7 +180,7 @@ def _strict(common: tuple, captured: list[Captured]) -> tuple | None:
         return None
 
 
-def _event_spec(callback: Callback, keep: Callable, keep_affect: Callable, t_shape: Any) -> EventSpec:
+def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: Any) -> EventSpec:
     left, right = callback.save_positions
     if isinstance(callback, DiscreteCallback):
         condition = callback.condition

@@ -9,13 +9,14 @@ Two captures can be compared by `fingerprint`: equal fingerprints mean that the 
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any, Callable
 
 import jax
 import numpy as np
+from jax import core
 from jax.extend import core as jexc
-from jax.tree_util import PyTreeDef
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class Captured:
     """A function of arrays only: ``call(consts, *args)``."""
 
     jaxpr: Any
-    out_tree: PyTreeDef
+    out_tree: Any
     consts: tuple[Any, ...]
 
     def __call__(self, consts, *args):
@@ -77,10 +78,12 @@ def fingerprint(jaxpr: Any, loose: bool = False) -> tuple:
             return (type(x).__name__, *map(param, x))
         if isinstance(x, dict):
             return ("dict", *((k, param(v)) for k, v in sorted(x.items(), key=lambda i: str(i[0]))))
-        if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
+        if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, core.Tracer):
             value = np.asarray(x)
             return ("array", value.dtype.str, value.shape, value.tobytes())
-        if isinstance(x, type) or (not callable(x) and type(x).__eq__ is not object.__eq__ and _hashable(x)):
+        if x is None or type(x).__name__ == "UnspecifiedValue":
+            return type(x)
+        if isinstance(x, (type, enum.Enum)) or (not callable(x) and type(x).__eq__ is not object.__eq__ and _hashable(x)):
             return x
         if loose:
             return type(x)

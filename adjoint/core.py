@@ -25,14 +25,16 @@ from .sensealg import SensitivityMethod
 
 def _template(system: System, options: ForwardOptions) -> Result:
     """A result with True in place of each array that will be there."""
-    params = True if system.param_size is not None else None
+    here: Any = True
+    params = here if system.param_size is not None else None
     steps = None
     if options.record:
-        steps = Steps(True, True, True, True, True if options.dense else None, True if system.has_roots else None)
+        slopes, theta = here if options.dense else None, here if system.has_roots else None
+        steps = Steps(here, here, here, here, slopes, theta)
     return Result(
-        Saves(*[True] * 5),
-        EventLog(*[True] * 9, params),
-        Outcome(True, True, True, True, params, True, True, True),
+        Saves(here, here, here, here, here),
+        EventLog(here, here, here, here, here, here, here, here, here, params),
+        Outcome(here, here, here, here, params, here, here, here),
         steps,
     )
 

@@ -159,9 +159,13 @@ class CostateWalk(Walk):
         is_event = on & ~is_save
         aux = aux._replace(entry=aux.entry - on)
         if r.result.events.time.shape[0]:
-            carry = (aux, lam, u)
             aux, lam, u = lax.cond(
-                jnp.any(is_event), lambda c: self._pass_event(*c, entry - slots, is_event), lambda c: c, carry
+                jnp.any(is_event),
+                lambda a, x, y: self._pass_event(a, x, y, entry - slots, is_event),
+                lambda a, x, y: (a, x, y),
+                aux,
+                lam,
+                u,
             )
         return aux, jnp.concatenate([lam, u], -1)
 

@@ -10,7 +10,6 @@ from ..solvers.buffers import take
 from ..solvers.runge_kutta import interpolate
 from .reverse import Reverse
 
-
 COMPARE_ALL = 2**16  # entries of the record's time table up to which a search compares them all
 
 
@@ -22,8 +21,8 @@ class DenseForward:
     """
 
     def __init__(self, reverse: Reverse):
-        self.reverse, self.steps = reverse, reverse.result.steps
-        assert self.steps is not None
+        assert reverse.result.steps is not None and reverse.result.steps.k is not None
+        self.reverse, self.steps, self.slopes = reverse, reverse.result.steps, reverse.result.steps.k
         schedule = reverse.args.schedule
         self.direction = jnp.where(schedule.t1 >= schedule.t0, 1, -1).astype(schedule.t0.dtype)
         rows = jnp.arange(self.steps.h.shape[0], dtype=np.int32)[:, None]
@@ -67,5 +66,5 @@ class DenseForward:
         theta = jnp.where(some, (t - start) / jnp.where(some, h, 1.0), 0.0)
         tableau = self.reverse.tableau
         return interpolate(
-            tableau, take(self.steps.u, row), h, take(self.steps.k, row), jnp.clip(theta, 0.0, 1.0)
+            tableau, take(self.steps.u, row), h, take(self.slopes, row), jnp.clip(theta, 0.0, 1.0)
         )

@@ -18,7 +18,7 @@ Numer. Math. 87 (2000) 247-282.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,8 +67,8 @@ class _Transpose:
         rows = reverse.options.max_steps + 1
         # parameters that change at events tie each row to its own set: such rows are taken one by one
         self.chunk = 1 if reverse.system.param_size is not None else min(chunk, rows)
+        assert reverse.result.steps is not None
         self.steps = reverse.result.steps
-        assert self.steps is not None
 
     def run(self) -> Costate:
         r = self.reverse
@@ -139,7 +139,7 @@ class _Transpose:
         low = jnp.maximum(sweep.row - (size - 1), 0)
         steps = self.steps
 
-        def window(x):
+        def window(x) -> Any:
             return None if x is None else lax.dynamic_slice_in_dim(x, low, size, 0)
 
         t, h, u, k, theta = map(window, (steps.t, steps.h, steps.u, steps.k, steps.theta))

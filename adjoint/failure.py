@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..solvers.forward import ForwardOptions
 from ..solvers.integrate import RetCode
 from ..solvers.schedule import concrete
 from ..solvers.solution import Solution, SolveError
+from .reverse import Reverse
+from .sensealg import Costate, SensitivityMethod
+
+
+@dataclass(frozen=True)
+class Loud(SensitivityMethod):
+    """A sensitivity method that raises where its reverse solve fails, for solves outside jit."""
+
+    method: SensitivityMethod = field(default_factory=SensitivityMethod)
+
+    @property
+    def records_steps(self) -> bool:  # type: ignore[override]
+        return self.method.records_steps
+
+    @property
+    def records_slopes(self) -> bool:  # type: ignore[override]
+        return self.method.records_slopes
+
+    def reverse(self, problem: Reverse) -> Costate:
+        costate = self.method.reverse(problem)
+        forward_failed = problem.result.outcome.status > RetCode.Terminated
+        failed = jnp.any(costate.failed & ~forward_failed)
+        name = type(self.method).__name__
+
+        def complain(lam):
+            return jax.pure_callback(lambda x: _complain(name, x), jax.ShapeDtypeStruct(lam.shape, lam.dtype), lam)
+
+        return costate._replace(lam=jax.lax.cond(failed, complain, lambda x: x, costate.lam))
+
+
+def _complain(name: str, _: Any) -> Any:
+    raise SolveError(
+        f"the reverse solve of {name} failed: its steps were exhausted, it met a value that is not finite, or an event "
+        "grazes its condition. Loosen its tolerances, raise its max_steps, or use DiscreteAdjoint.",
+        RetCode.ReverseFailed,
+    )
 
 
 def raise_if_failed(solution: Solution, end: Any, t0: Any, t1: Any, options: ForwardOptions) -> None:

@@ -56,7 +56,7 @@ def jump_back(reverse: Reverse, event: Array, on: Array, lam: Array, mu: Mu, p: 
     callback, component = at(log.callback, jnp.full_like(event, -1)), take(log.component, event)
     stop = at(log.stop, jnp.full_like(event, -1))
     after, lam_plus = lam, lam + at(cotangents.right, jnp.zeros_like(lam))
-    p_left = None if p is None else where_lanes(on, take(log.params, event), p)
+    p_left = None if p is None or log.params is None else where_lanes(on, take(log.params, event), p)
     timed = reverse.need_times or system.has_roots
     sigma = at(cotangents.time, jnp.zeros_like(t))
     if timed:
@@ -78,7 +78,7 @@ def jump_back(reverse: Reverse, event: Array, on: Array, lam: Array, mu: Mu, p: 
             lam_left = lam_left + du
             sigma = sigma + dt
             leaves = tuple(map(jnp.add, mu.leaves, dmu.leaves))
-            packed = None if packed is None else where_lanes(fire, dmu.packed, packed)
+            packed = None if packed is None or dmu.packed is None else where_lanes(fire, dmu.packed, packed)
             mu = Mu(leaves, packed)
     grazing = jnp.zeros_like(on)
     if timed:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core
 
 from ..solvers.callbacks import Callback, PeriodicCallback, PresetTimeCallback
 from ..solvers.schedule import concrete
@@ -99,7 +100,7 @@ def _single(x: np.ndarray) -> bool:
 
 
 def _join(parts: list[Any]) -> Any:
-    if any(isinstance(x, jax.core.Tracer) for x in parts):
+    if any(isinstance(x, core.Tracer) for x in parts):
         return jnp.concatenate([jnp.atleast_1d(jnp.asarray(x)) for x in _same_dtype(parts)])
     return np.concatenate([np.atleast_1d(np.asarray(x, float)) for x in parts]) if parts else np.zeros(0)
 
@@ -112,7 +113,7 @@ def _same_dtype(parts: list[Any]) -> list[Any]:
 def check_callbacks(callbacks: tuple[Callback, ...], t0: Any, t1: Any) -> list[Any]:
     """The event times of the callbacks at known times."""
     return [
-        c.times(t0, t1) if isinstance(c, (PeriodicCallback, PresetTimeCallback)) else np.zeros(0)
+        c.event_times(t0, t1) if isinstance(c, (PeriodicCallback, PresetTimeCallback)) else np.zeros(0)
         for c in callbacks
     ]
 

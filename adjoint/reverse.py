@@ -8,7 +8,7 @@ matrix product), unless a vmap outside the gradient asks for every lane's own.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -15,22 +15,23 @@ import numpy as np
 
 from ..solvers.callbacks import as_callbacks
 from ..solvers.explicit import ExplicitRungeKutta
+from ..solvers.extension import DenseOutput, without_gradient
 from ..solvers.forward import ForwardArgs, ForwardOptions
 from ..solvers.integrate import RetCode
 from ..solvers.lanes import own_promotion
 from ..solvers.problem import ODEProblem
 from ..solvers.schedule import RowPlan, concrete, make_schedule
-from ..solvers.extension import DenseOutput, without_gradient
 from ..solvers.solution import Events, Solution, Stats
 from ..solvers.tsit5 import Tsit5
 from .assemble import Assembled, assemble
 from .core import make_core
 from .discrete import DiscreteAdjoint
-from .failure import raise_if_failed
-from .programs import find_program
+from .failure import Loud, raise_if_failed
 from .options import check_callbacks, check_count, check_number, check_span, check_state, save_times
+from .programs import find_program
 from .rows import gather_rows, known_plan, state_plan
 from .sensealg import SensitivityMethod
+from .vjp import JaxVJP, VJPBackend
 
 DEFAULTS: dict[str, Any] = dict(
     solver=Tsit5(),
@@ -48,6 +49,7 @@ DEFAULTS: dict[str, Any] = dict(
     max_steps=4096,
     max_events=64,
     throw=True,
+    vjp=None,
 )
 
 
@@ -64,6 +66,8 @@ def solve(prob: ODEProblem, solver: ExplicitRungeKutta | None = None, **options:
     - ``rtol, atol``: a step is accepted if the RMS of its error over ``atol + rtol max(|u0|, |u1|)`` is at most 1.
     - ``dt0``: first step (the step itself where the solver does not adapt); ``max_steps``: attempts;
       ``max_events``: events on the state.
+    - ``vjp``: where the reverse pass gets its vector-Jacobian products, `JaxVJP` by default; a ``vjp`` of the
+      sensitivity method wins.
     - ``u0, p, tspan``: override the problem's. ``throw=False``: return failed solves with their ``retcode``.
 
     Gradients reach u0, p, tspan, save times, preset event times, and every array that f, affects, conditions and the
@@ -88,7 +92,7 @@ def solve(prob: ODEProblem, solver: ExplicitRungeKutta | None = None, **options:
 
 def _solve(
     prob, solver, sensealg, callback, saveat, save_start, save_end, save_everystep, dense, running_cost,
-    rtol, atol, dt0, max_steps, max_events, throw,
+    rtol, atol, dt0, max_steps, max_events, throw, vjp,
 ) -> Solution:  # fmt: skip
     if not isinstance(solver, ExplicitRungeKutta):
         raise TypeError(f"solve: solver must be a solver such as Tsit5(); got {solver!r}.")
@@ -98,6 +102,9 @@ def _solve(
             f"or None; got {sensealg!r}."
         )
     method = DiscreteAdjoint() if sensealg is None else sensealg
+    backend = next((b for b in (method.vjp, vjp) if b is not None), JaxVJP())
+    if not isinstance(backend, VJPBackend) or isinstance(backend, type):
+        raise TypeError(f"solve: vjp must be a VJP backend such as JaxVJP(); got {backend!r}.")
     u0 = check_state(prob.u0)
     t0, t1 = check_span(prob.tspan)
     callbacks = as_callbacks(callback)
@@ -110,7 +117,7 @@ def _solve(
         check_number("dt0", dt0, positive=True)
     times = check_callbacks(callbacks, t0, t1)
     saves = save_times(saveat, t0, t1, save_start, save_end, save_everystep)
-    built = assemble(prob.f, u0, prob.p, callbacks, running_cost, solver)
+    built = assemble(prob.f, u0, prob.p, callbacks, running_cost, solver, backend)
     system = built.system
     real = system.time_dtype
     schedule = make_schedule(t0, t1, times, saves, real)
@@ -129,6 +136,9 @@ def _solve(
     number = lambda x: None if x is None else jnp.asarray(x, real)  # noqa: E731
     args = ForwardArgs(flat, schedule, number(rtol), number(atol), number(dt0))
     args_tree = jax.tree.structure(args)
+    # outside jit a reverse solve that fails can raise; inside, its gradient is NaN
+    outside_jit = all(concrete(x) is not None for x in jax.tree.leaves((args, built.theta)))
+    method = Loud(method=method) if throw and outside_jit else method
     program = find_program(
         prob.f, built, (static, method, args_tree), lambda: _compile(built, static, method, args_tree)
     )

@@ -37,7 +37,7 @@ def finish_times(reverse: Reverse, lam: Array, stops: Array) -> TimeCotangents:
 
     def slope(t, u, segment):
         p = outcome.params
-        if p is not None and result.events.params.shape[0]:
+        if p is not None and result.events.params is not None and result.events.params.shape[0]:
             before = take(result.events.params, segment)
             p = jnp.where((segment < result.events.count)[:, None], before, p)
         return reverse.rhs(t, u, p)

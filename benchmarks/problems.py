@@ -143,4 +143,5 @@ def lorenz(lanes: int) -> Problem:
 
     total = lambda solve: lambda p: jnp.sum((jax.vmap(solve)(p) if lanes > 1 else solve(p[0])) ** 2)  # noqa: E731
     params = jnp.linspace(20.0, 30.0, lanes)
-    return Problem(f"Lorenz x {lanes}", params, {"DiscreteAdjoint": total(one)}, {"RecursiveCheckpointAdjoint": total(other)}, True)
+    own, peer = {"DiscreteAdjoint": total(one)}, {"RecursiveCheckpointAdjoint": total(other)}
+    return Problem(f"Lorenz x {lanes}", params, own, peer, True)

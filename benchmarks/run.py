@@ -49,7 +49,8 @@ def measure(problem: Problem, repeats: int) -> list[dict]:
 
 
 def show(rows: list[dict]) -> None:
-    head = f"{'problem':18s} {'library':9s} {'method':34s} {'forward':>9s} {'gradient':>9s} {'ratio':>6s} {'compile':>8s} {'memory':>9s}"
+    head = f"{'problem':18s} {'library':9s} {'method':34s} {'forward':>9s} {'gradient':>9s} "
+    head += f"{'ratio':>6s} {'compile':>8s} {'memory':>9s}"
     print(head)
     for row in rows:
         peer = next(x for x in rows if x["problem"] == row["problem"] and x["library"] == "diffrax")

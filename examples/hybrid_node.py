@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from hybridax.models.plots import loss_curves, pyplot, save
 
 import hybridax as hx
-from hybridax.models.plots import loss_curves, pyplot, save
 
 STEPS, RATE = 200, 0.0025
 METHODS = {

@@ -6,6 +6,7 @@ from .adjoint.interpolating import InterpolatingAdjoint
 from .adjoint.quadrature import QuadratureAdjoint
 from .adjoint.sensealg import SensitivityMethod
 from .adjoint.solve import solve
+from .adjoint.vjp import HandWrittenVJP, JaxVJP
 from .models import MLP, CheckpointError, FitError, FitResult, HybridRHS, fit, load_checkpoint, save_checkpoint
 from .solvers.callbacks import (
     CallbackSet,
@@ -32,8 +33,10 @@ __all__ = [
     "Euler",
     "FitError",
     "FitResult",
+    "HandWrittenVJP",
     "HybridRHS",
     "InterpolatingAdjoint",
+    "JaxVJP",
     "ODEProblem",
     "PeriodicCallback",
     "PresetTimeCallback",

@@ -26,6 +26,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class MLP(eqx.Module):
     """A perceptron with layer sizes ``sizes = (n_in, ..., n_out)``; ``mlp(x)`` maps ``(n_in,)`` to ``(n_out,)``.
 
+    One state at a time: ``jax.vmap(mlp)`` maps a batch.
+
     weights: ``W_l (n_{l+1}, n_l)``, drawn from the Glorot uniform distribution on ``+-sqrt(6 / (n_l + n_{l+1}))``;
     biases: ``b_l (n_{l+1},)``, zero. activation: one of tanh, relu, softplus, gelu, swish, identity.
 
@@ -55,6 +57,8 @@ class MLP(eqx.Module):
         weights, biases = tuple(map(jnp.asarray, weights)), tuple(map(jnp.asarray, biases))
         if not weights or len(weights) != len(biases):
             raise ValueError(f"MLP: one bias for each weight; got {len(weights)} weights, {len(biases)} biases.")
+        if any(w.ndim != 2 for w in weights):
+            raise ValueError(f"MLP: each weight is a matrix (n_out, n_in); got shapes {[w.shape for w in weights]}.")
         sizes = [weights[0].shape[1], *(w.shape[0] for w in weights)]
         for l, (w, b) in enumerate(zip(weights, biases, strict=True)):
             if w.shape != (sizes[l + 1], sizes[l]) or b.shape != (sizes[l + 1],):
@@ -66,6 +70,11 @@ class MLP(eqx.Module):
         return eqx.tree_at(lambda m: (m.weights, m.biases), blank, (weights, biases))
 
     def __call__(self, x: Inexact[Array, " in"]) -> Inexact[Array, " out"]:
+        if jnp.shape(x) != self.weights[0].shape[1:]:
+            raise ValueError(
+                f"MLP: one state of shape {self.weights[0].shape[1:]} expected, got {jnp.shape(x)}; "
+                "use jax.vmap(mlp) for a batch."
+            )
         act = ACTIVATIONS[self.activation]
         for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = act(w @ x + b)

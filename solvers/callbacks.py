@@ -60,7 +60,7 @@ class PeriodicCallback(Callback):
         if phase is not None and not (np.ndim(phase) == 0 and np.isfinite(phase) and phase >= 0):
             raise ValueError(f"PeriodicCallback: phase must be a number >= 0; got {self.phase!r}.")
 
-    def times(self, t0: Any, t1: Any) -> Any:
+    def event_times(self, t0: Any, t1: Any) -> Any:
         """The event times within the span, in order."""
         a, b, period, phase = (concrete(x) for x in (t0, t1, self.period, self.phase))
         if a is None or b is None or period is None or phase is None:
@@ -90,17 +90,17 @@ class PresetTimeCallback(Callback):
     ``times`` may be a traced array, and then gradients flow to it: dose times can be learned.
     """
 
-    preset: Any
+    times: Any
     affect: Callable
     save_positions: tuple[bool, bool] = field(default=(True, True), kw_only=True)
     affects_params: bool = field(default=False, kw_only=True)
 
     def __post_init__(self):
         self._check(affect=self.affect)
-        known = concrete(self.preset)
+        known = concrete(self.times)
         if known is None:
-            if np.ndim(self.preset) != 1:
-                raise ValueError(f"PresetTimeCallback: times must have one axis; got shape {np.shape(self.preset)}.")
+            if np.ndim(self.times) != 1:
+                raise ValueError(f"PresetTimeCallback: times must have one axis; got shape {np.shape(self.times)}.")
             return
         if known.ndim != 1 or known.dtype.kind not in "fiu":
             raise ValueError(
@@ -115,15 +115,20 @@ class PresetTimeCallback(Callback):
                 "Events at one instant belong to separate callbacks of a CallbackSet."
             )
 
-    def times(self, t0: Any, t1: Any) -> Any:
+    def event_times(self, t0: Any, t1: Any) -> Any:
         """The times within the span; traced times are all kept, and must lie in it."""
-        a, b, known = concrete(t0), concrete(t1), concrete(self.preset)
-        preset = self.preset if isinstance(self.preset, core.Tracer) else np.asarray(self.preset)
+        a, b, known = concrete(t0), concrete(t1), concrete(self.times)
+        times = self.times if isinstance(self.times, core.Tracer) else np.asarray(self.times)
         if a is None or b is None or known is None:
-            return preset
+            return times
+        if len(known) > 1 and (known[1] > known[0]) != (b >= a):
+            raise ValueError(
+                f"PresetTimeCallback: times must be in the order of integration from {float(a)} to {float(b)}; "
+                f"got {known}. Sort them."
+            )
         near = 4 * np.finfo(float).eps * max(abs(float(a)), abs(float(b)))
         inside = (known >= min(a, b) - near) & (known <= max(a, b) + near)
-        return preset[np.flatnonzero(inside)]
+        return times[np.flatnonzero(inside)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .runge_kutta import Step, interpolate, interpolant_slope
+from .runge_kutta import Step, interpolant_slope, interpolate
 from .system import EventSpec, LaneSystem
 
 SAMPLES = 8  # points of a step at which conditions are tested

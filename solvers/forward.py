@@ -124,7 +124,7 @@ class ForwardWalk(Walk):
 
     def locate(self, aux: ForwardAux, step: Step, accepted, landed):
         fired, theta = jnp.zeros_like(accepted), None
-        if self.conditions is not None:
+        if self.conditions is not None and aux.roots is not None:
             resolution = time_resolution(self.args.schedule.t0, self.args.schedule.t1)
             roots, fired, theta = find_roots(self.conditions, aux.roots, step, aux.p, accepted, resolution)
             aux = aux._replace(roots=roots)
@@ -140,6 +140,7 @@ class ForwardWalk(Walk):
     def after_step(self, aux: ForwardAux, step: Step, accepted, landed, theta, row, extra) -> ForwardAux:
         if aux.steps is not None:
             steps = aux.steps
+            slopes = where_lanes(accepted, step.k, jnp.zeros_like(step.k))
             h = jnp.where(accepted, step.h, jnp.zeros_like(step.h))
             aux = aux._replace(
                 steps=Steps(
@@ -147,7 +148,7 @@ class ForwardWalk(Walk):
                     set_row(steps.t, row, step.t),
                     set_row(steps.h, row, h),
                     set_row(steps.u, row, step.u),
-                    None if steps.k is None else set_row(steps.k, row, where_lanes(accepted, step.k, jnp.zeros_like(step.k))),
+                    None if steps.k is None else set_row(steps.k, row, slopes),
                     None if steps.theta is None else set_row(steps.theta, row, theta),
                 )
             )
@@ -235,13 +236,15 @@ class ForwardWalk(Walk):
         return Arrival(aux, u, take(self.stops, aux.stop), restart, status)
 
     def _fire_roots(self, aux: ForwardAux, index, spec, t, u, tprev, fired, row):
+        roots = aux.roots
+        assert self.conditions is not None and roots is not None
         any_fired = jnp.zeros_like(fired)
         for component in range(spec.components):
             for up in (True, False):
                 affect = spec.affect if up else spec.affect_neg
                 if affect is None or (up and not spec.affect_up):
                     continue
-                fire = fired & self.conditions.fires(aux.roots, spec, component, up)
+                fire = fired & self.conditions.fires(roots, spec, component, up)
                 code = jnp.full_like(aux.stop, component if up else -1 - component)
                 where = jnp.full_like(aux.stop, component)
                 aux, u = self._apply(aux, index, spec, code, t, u, tprev, where, fire, row, affect)

@@ -18,7 +18,6 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax import core
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
@@ -51,7 +50,7 @@ class LaneContext:
 
 
 class Out(NamedTuple):
-    """One result: the position of its lane axis (None: the same for all lanes), and the argument it is a cotangent of."""
+    """One result: the position of its lane axis (None: the same for all lanes), and what it is a cotangent of."""
 
     axis: int | None = 0
     cotangent_of: int | None = None
@@ -183,7 +182,7 @@ def _jvp(primals, tangents, *, function, levels):
 
     outs, dots = jax.jvp(along, [primals[i] for i in moving], [tangents[i] for i in moving])
     return outs, [
-        ad.Zero(core.get_aval(x).to_tangent_aval()) if d.dtype == jax.dtypes.float0 else d
+        ad.Zero(jax.typeof(x).to_tangent_aval()) if d.dtype == jax.dtypes.float0 else d
         for x, d in zip(outs, dots, strict=True)
     ]
 

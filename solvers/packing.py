@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.tree_util import PyTreeDef
 
 
 @dataclass(frozen=True)
 class Packing:
     """How a pytree of inexact arrays lies in one flat array, and back. Hashable."""
 
-    treedef: PyTreeDef
+    treedef: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[np.dtype, ...]
     dtype: np.dtype

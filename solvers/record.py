@@ -73,7 +73,7 @@ def lane_axes(result: Result) -> Any:
     """The position of the lane axis in each array of a result (None: the same for all lanes)."""
     axes = {"count": 0, "status": 0, "accepted": 0, "rejected": 0, "evaluations": 0}
 
-    def of(part, default):
+    def of(part, default) -> Any:
         if part is None:
             return None
         return type(part)(

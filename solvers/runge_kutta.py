@@ -36,7 +36,7 @@ def combine(weights: np.ndarray, slopes: list[Array]) -> Array:
 
 
 def _real(dtype) -> np.dtype:
-    return np.zeros((), dtype).real.dtype
+    return np.finfo(dtype).dtype
 
 
 def take_step(tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array) -> Step:

@@ -55,7 +55,7 @@ class System:
 
     @property
     def time_dtype(self) -> np.dtype:
-        return np.zeros((), self.dtype).real.dtype
+        return np.finfo(self.dtype).dtype
 
     @property
     def has_state_events(self) -> bool:

@@ -1,17 +1,20 @@
 """Every test runs in float64, without silent promotion of dtypes or ranks.
 
+Programs here run for milliseconds and are many, so that XLA is asked to compile them quickly rather than well.
 Set HYBRIDAX_TEST_EXAMPLES to draw more random problems than the default.
 """
 
 import os
 
-os.environ.setdefault("JAX_ENABLE_X64", "1")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+# read when the first backend starts, which is after this
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}"
+
+jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -36,7 +39,4 @@ def pytest_configure(config):
 def _forget_compiled_programs():
     """Compiled programs are kept within a file and dropped after it, so that a whole run stays small."""
     yield
-    from problems.evaluate import forget
-
-    forget()
     jax.clear_caches()

@@ -31,9 +31,7 @@ class Counter:
                 setattr(self, name, getattr(self, name) + np.size(x) // self.n)
                 return np.asarray(x)
 
-            return lambda x: jax.pure_callback(
-                host, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="broadcast_all"
-            )
+            return lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="broadcast_all")
 
         forward, reverse = bump("forward"), bump("reverse")
 

@@ -10,5 +10,7 @@ METHODS = {
     "discrete": hx.DiscreteAdjoint(),
 }
 CONTINUOUS = [name for name in METHODS if name != "discrete"]
+#: one of each class
+KINDS = [name for name in METHODS if name != "backsolve_without_checkpoints"]
 #: one that solves the adjoint equation and one that transposes steps, for relations in which methods hardly differ
 TWO = ["interpolating", "discrete"]

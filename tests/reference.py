@@ -69,7 +69,8 @@ def rows(move: Callable, u0, p, tspan, saves: Sequence[float], jumps: Sequence[J
     """The rows that a solve must return: ``move(u, p, a, b)`` is the flow, ``jumps`` stand in the order of their set.
 
     A save on an event is its left limit, once; at the start the state before any event is saved, and events there add
-    right limits only. Times within four units in the last place are the same.
+    right limits only. Times within four units in the last place are the same. A row that an event saves moves with the
+    event; one that only the save asked for stays where it was asked.
     """
     t0, t1 = tspan
     direction = 1 if np.real(t1) >= np.real(t0) else -1
@@ -84,18 +85,22 @@ def rows(move: Callable, u0, p, tspan, saves: Sequence[float], jumps: Sequence[J
         stop = here[0].time if here else now
         if not same(stop, t0):
             u, t = move(u, p, t, stop), stop
-        u, p = _pass_instant(out, u, p, stop, here, saved, start=same(stop, t0))
+        start = same(stop, t0)
+        asked = Row(saved[0], -1, move(u, p, stop, saved[0])) if here and saved and not start else None
+        u, p = _pass_instant(out, u, p, stop, here, saved, start, asked)
         pending = [s for s in pending if not same(s, now)]
     return out
 
 
-def _pass_instant(out: list[Row], u, p, t, here: Sequence[Jump], saved: Sequence[float], start: bool):
-    """Append the rows of one instant to ``out``; the state and parameters after it."""
+def _pass_instant(out: list[Row], u, p, t, here: Sequence[Jump], saved: Sequence[float], start, asked=None):
+    """Append the rows of one instant to ``out``; the state and parameters after it. ``asked``: the row of the save."""
     if not here:
         out += [Row(s, 0, u) for s in saved]
     for k, jump in enumerate(here):
-        if (jump.save[0] and not start) or (k == 0 and saved):
+        if jump.save[0] and not start:
             out.append(Row(t, -1, u))
+        elif k == 0 and saved:
+            out.append(asked or Row(t, -1, u))
         u, p = jump.affect(u, p, t)
         if jump.save[1]:
             out.append(Row(t, 1, u))

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import METHODS, TWO
+from methods import KINDS, METHODS, TWO
 from problems.case import relative_error
 
 import hybridax as hx
 
-EVERY = pytest.mark.parametrize("method", METHODS)
+EVERY = pytest.mark.parametrize("method", KINDS)
 EITHER = pytest.mark.parametrize("method", TWO)
 U0, TIMES = jnp.array([1.0, 0.5]), np.array([0.4, 0.9])
 SAVES = np.array([0.3, 0.4, 1.0, 1.5])

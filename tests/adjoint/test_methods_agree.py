@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import METHODS
+from methods import KINDS, METHODS
 from problems.case import relative_error
 from problems.networks import mlp, wave_mlp
 
@@ -110,12 +110,10 @@ GRID = []
 for i, callback in enumerate(CALLBACKS):
     for j, positions in enumerate(POSITIONS):
         transform, problem = list(TRANSFORMS)[(i + j) % 4], list(PROBLEMS)[(i // 2 + j // 2) % 2]
-        GRID.append(
-            pytest.param(problem, callback, positions, transform, id=f"{problem}-{callback}-{positions}-{transform}")
-        )
+        GRID.append(pytest.param(problem, callback, positions, transform, id=f"{problem}-{callback}-{positions}-{transform}"))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KINDS)
 @pytest.mark.parametrize("problem, callback, positions, transform", GRID)
 def test_gradient_equals_the_discrete_one_of_each_lane(problem, callback, positions, transform, method):
     _, u0, p = PROBLEMS[problem]
@@ -124,7 +122,7 @@ def test_gradient_equals_the_discrete_one_of_each_lane(problem, callback, positi
         assert relative_error(a, b) < 1e-6
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KINDS)
 def test_a_shared_parameter_gets_the_sum_over_lanes(method):
     """vmap over u0 alone: p is not a lane's own, and its gradient is the sum."""
     _, u0, p = PROBLEMS["network"]

@@ -41,9 +41,7 @@ def test_a_right_hand_side_of_another_structure_is_refused():
     refuses("structure|array", problem(lambda u, p, t: None))
 
 
-@pytest.mark.parametrize(
-    "tspan", [(0.0,), (0.0, 1.0, 2.0), 1.0, (0.0, np.inf), (np.nan, 1.0), (0.0, jnp.ones(2))], ids=str
-)
+@pytest.mark.parametrize("tspan", [(0.0,), (0.0, 1.0, 2.0), 1.0, (0.0, np.inf), (np.nan, 1.0), (0.0, jnp.ones(2))], ids=str)
 def test_a_span_that_is_not_a_pair_of_finite_numbers_is_refused(tspan):
     with pytest.raises(WRONG, match="tspan|span"):
         hx.solve(hx.ODEProblem(decay, jnp.ones(2), tspan))
@@ -100,9 +98,7 @@ def test_an_unknown_sensitivity_method_is_refused(sensealg):
     refuses("sensealg", sensealg=sensealg)
 
 
-@pytest.mark.parametrize(
-    "u0", [jnp.array([1, 2]), {"x": jnp.ones(2), "n": 1}, np.array([True])], ids=["int", "leaf", "bool"]
-)
+@pytest.mark.parametrize("u0", [jnp.array([1, 2]), {"x": jnp.ones(2), "n": 1}, np.array([True])], ids=["int", "leaf", "bool"])
 def test_an_integer_state_is_refused_before_tracing(u0):
     def never(u, p, t):
         raise AssertionError("traced")

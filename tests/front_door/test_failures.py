@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import METHODS
+from methods import KINDS, METHODS
 
 import hybridax as hx
 
@@ -77,7 +77,7 @@ def test_rows_before_a_failure_are_kept():
     np.testing.assert_allclose(sol.us[:5, 0], np.exp(-SAVES[:5]), rtol=1e-2)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KINDS)
 @pytest.mark.parametrize("code", FAILURES)
 def test_inside_jit_every_gradient_of_a_failed_solve_is_nan(code, method):
     def loss(u0, p):
@@ -92,7 +92,7 @@ def test_a_failed_solve_raises_under_grad_outside_jit():
         jax.grad(lambda p: jnp.sum(hx.solve(FAILURES["MaxSteps"], p=p).us))(jnp.array(1.0))
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "discrete"])
+@pytest.mark.parametrize("method", [name for name in KINDS if name != "discrete"])
 def test_a_reverse_solve_that_fails_gives_nan_and_never_a_number(method):
     sensealg = type(METHODS[method])(max_steps=2)
 
@@ -100,13 +100,13 @@ def test_a_reverse_solve_that_fails_gives_nan_and_never_a_number(method):
         prob = hx.ODEProblem(lambda u, p, t: p * jnp.sin(5 * u[::-1]), jnp.array([1.0, 0.2]), (0.0, 5.0), p)
         return jnp.sum(hx.solve(prob, sensealg=sensealg, rtol=1e-8, atol=1e-8, throw=throw).us)
 
-    assert np.isfinite(loss(jnp.array(1.0), False))
-    assert np.isnan(jax.jit(jax.grad(lambda p: loss(p, False)))(jnp.array(1.0)))
+    value, gradient = jax.value_and_grad(lambda p: loss(p, False))(jnp.array(1.0))
+    assert np.isfinite(value) and np.isnan(gradient)
     with pytest.raises(Exception, match="(?i)reverse|adjoint|backward"):
         jax.block_until_ready(jax.grad(lambda p: loss(p, True))(jnp.array(1.0)))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KINDS)
 def test_a_nan_cotangent_gives_nan_and_never_a_number(method):
     prob = hx.ODEProblem(lambda u, p, t: -p * u, jnp.ones(1), (0.0, 1.0))
     loss = lambda p: jnp.nan * jnp.sum(hx.solve(prob, p=p, sensealg=METHODS[method], throw=False).us)  # noqa: E731

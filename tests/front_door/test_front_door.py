@@ -48,9 +48,7 @@ def test_remake_leaves_the_problem_as_it_was():
 
 
 def test_return_codes_are_integers_with_names():
-    assert {"Success", "Terminated", "MaxSteps", "NonFinite", "StepTooSmall", "MaxEvents"} <= set(
-        hx.RetCode.__members__
-    )
+    assert {"Success", "Terminated", "MaxSteps", "NonFinite", "StepTooSmall", "MaxEvents"} <= set(hx.RetCode.__members__)
     assert isinstance(hx.RetCode.Success, int)
 
 

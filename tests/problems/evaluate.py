@@ -1,8 +1,10 @@
-"""Losses and gradients of a case by one method, compiled once and asked many times."""
+"""Losses and gradients of a case by one method.
+
+Called outside jit, so that cases that differ in numbers alone share the program that solve keeps of their structure.
+"""
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -20,33 +22,19 @@ class Evaluation(NamedTuple):
     rows: int
 
 
-@functools.lru_cache(maxsize=None)
-def compiled(case: Case, method: str):
-    """``(u0, p, weights, tolerance) -> ((weighted loss, (losses, rows)), (grad u0, grad p))``, jitted.
-
-    Which loss is differentiated is data, so that one program serves all losses of a case.
-    """
-
-    def value(u0, p, weights, tolerance):
-        sol = case.solve(u0, p, sensealg=METHODS[method], rtol=tolerance, atol=tolerance)
-        losses = jnp.stack([loss(sol, p) for loss in case.losses.values()])
-        return jnp.sum(weights * losses), (losses, jnp.sum(sol.valid))
-
-    return jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True, allow_int=True))
-
-
-def evaluate(
-    case: Case, method: str, loss: str | None = None, tolerance: float | None = None, u0: Any = None
-) -> Evaluation:
-    """Loss and gradients of ``case`` by ``method``; ``loss`` names one of its losses, the first by default."""
-    names = list(case.losses)
-    index = 0 if loss is None else names.index(loss)
-    weights = np.eye(len(names))[index]
+def gradients(case: Case, method: str, loss: str | None = None, tolerance: float | None = None):
+    """``((loss, rows), (gradient of u0, gradient of p))``; ``loss`` names one of the case's, the first by default."""
+    function = next(iter(case.losses.values())) if loss is None else case.losses[loss]
     tolerance = case.tolerance if tolerance is None else tolerance
-    u0 = case.problem.u0 if u0 is None else u0
-    (_, (losses, rows)), (grad_u0, grad_p) = compiled(case, method)(u0, case.problem.p, weights, tolerance)
-    return Evaluation(float(losses[index]), flat(grad_u0), flat(grad_p), int(rows))
+
+    def value(u0, p):
+        sol = case.solve(u0, p, sensealg=METHODS[method], rtol=tolerance, atol=tolerance)
+        return function(sol, p), jnp.sum(sol.valid)
+
+    return jax.value_and_grad(value, (0, 1), has_aux=True, allow_int=True)(case.problem.u0, case.problem.p)
 
 
-def forget() -> None:
-    compiled.cache_clear()
+def evaluate(case: Case, method: str, loss: str | None = None, tolerance: Any = None) -> Evaluation:
+    """`gradients` as NumPy arrays, the float leaves of each laid end to end."""
+    (value, rows), (grad_u0, grad_p) = gradients(case, method, loss, tolerance)
+    return Evaluation(float(value), flat(grad_u0), flat(grad_p), int(rows))

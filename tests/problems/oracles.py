@@ -74,9 +74,7 @@ def _doses(p):
     """One callback for each dose."""
 
     def dose(k):
-        return hx.PresetTimeCallback(
-            p.times[k : k + 1], lambda u, p, t: u.at[0].add(p.doses[k]), save_positions=NEITHER
-        )
+        return hx.PresetTimeCallback(p.times[k : k + 1], lambda u, p, t: u.at[0].add(p.doses[k]), save_positions=NEITHER)
 
     return hx.CallbackSet(*(dose(k) for k in range(3)))
 
@@ -110,9 +108,7 @@ def _dosing_by_counter() -> Case:
 
     problem = hx.ODEProblem(rhs, jnp.zeros(3), (0.0, 24.0), _dosing_parameters())
     saves = {"saveat": np.array(data["saveat"])}
-    return Case(
-        "dosing_by_counter", problem, {"sum": _blood_level}, {"sum": gold_from(data)}, 24, _counted_doses, saves
-    )
+    return Case("dosing_by_counter", problem, {"sum": _blood_level}, {"sum": gold_from(data)}, 24, _counted_doses, saves)
 
 
 def _oscillator(u, p, t):
@@ -140,6 +136,5 @@ def _kicked_oscillator() -> Case:
 
 
 ORACLES = {
-    case.name: case
-    for case in (_lotka_volterra(), _hybrid_node(), _dosing(), _dosing_by_counter(), _kicked_oscillator())
+    case.name: case for case in (_lotka_volterra(), _hybrid_node(), _dosing(), _dosing_by_counter(), _kicked_oscillator())
 }

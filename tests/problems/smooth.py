@@ -77,9 +77,7 @@ def _v3() -> Case:
     gold = gold_of("V3", "sum")
     grad_p = np.ravel(np.reshape(gold.grad_p, (4, 26), order="F"))
     problem = hx.ODEProblem(_matrix, U0, SPAN, jnp.asarray(np.reshape(q, (4, 26), order="F")))
-    return Case(
-        "V3", problem, {"sum": total}, {"sum": Gold(gold.loss, gold.grad_u0, grad_p)}, 101, options={"saveat": 0.1}
-    )
+    return Case("V3", problem, {"sum": total}, {"sum": Gold(gold.loss, gold.grad_u0, grad_p)}, 101, options={"saveat": 0.1})
 
 
 def _affine(u, p, t):
@@ -104,9 +102,7 @@ def _p1(name: str) -> Case:
     grad_p = np.array([gold.grad_p[2], gold.grad_p[0], gold.grad_p[1]])  # b, q in the order of the dict
     options = {"saveat": None if times is None else np.array(times)}
     gold = {"sum": Gold(gold.loss, gold.grad_u0, grad_p)}
-    return Case(
-        f"P1 {name}", problem, {"sum": total}, gold, GOLD_CASES["P1"]["rows"][name], options=options, tolerance=1e-8
-    )
+    return Case(f"P1 {name}", problem, {"sum": total}, gold, GOLD_CASES["P1"]["rows"][name], options=options, tolerance=1e-8)
 
 
 S1, S7, S9, V3 = _s1(), _s7(), _s9(), _v3()

@@ -33,9 +33,7 @@ def errors(solver, kind):
 
 
 @pytest.mark.parametrize("kind", END)
-@pytest.mark.parametrize(
-    "solver, order", [(hx.Tsit5(adaptive=False), 5), (hx.RK4(adaptive=False), 4)], ids=["Tsit5", "RK4"]
-)
+@pytest.mark.parametrize("solver, order", [(hx.Tsit5(adaptive=False), 5), (hx.RK4(adaptive=False), 4)], ids=["Tsit5", "RK4"])
 def test_the_error_of_equal_steps_falls_with_the_order_of_the_method(solver, order, kind):
     steps, error = errors(solver, kind)
     size = np.max(np.abs(END[kind]))

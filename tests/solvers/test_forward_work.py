@@ -84,9 +84,7 @@ def test_equal_steps_are_neither_rejected_nor_estimated():
 
 
 def test_every_event_is_in_the_log_in_order():
-    callback = hx.CallbackSet(
-        hx.PresetTimeCallback([1.0, 2.0], jump), hx.PeriodicCallback(jump, 1.0, initial_affect=True)
-    )
+    callback = hx.CallbackSet(hx.PresetTimeCallback([1.0, 2.0], jump), hx.PeriodicCallback(jump, 1.0, initial_affect=True))
     sol = solve(callback)
     assert sol.events.times.tolist() == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0]
     assert sol.events.callback.tolist() == [1, 0, 1, 0, 1, 1]

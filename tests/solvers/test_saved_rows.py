@@ -83,9 +83,7 @@ SAVES = {
 @pytest.mark.parametrize("saveat", SAVES.values(), ids=SAVES)
 def test_an_event_inside_the_span_adds_its_limits_and_a_save_on_it_is_its_left_limit_once(saveat, positions):
     sol = solve(hx.PresetTimeCallback([0.5], double_and_add_time, save_positions=positions), saveat)
-    expected = reference.rows(
-        decayed, [1.0], None, (0.0, 1.0), grid(saveat), jumps([0.5], double_and_add_time, positions)
-    )
+    expected = reference.rows(decayed, [1.0], None, (0.0, 1.0), grid(saveat), jumps([0.5], double_and_add_time, positions))
     check(sol, expected)
     assert sol.ts.shape == (len(expected),)
 
@@ -149,9 +147,7 @@ def test_events_one_ulp_apart_are_one_instant_and_apply_in_the_order_of_their_se
 
 
 def test_initial_events_of_a_set_each_add_their_right_limit():
-    callback = hx.CallbackSet(
-        hx.PresetTimeCallback([0.0], add_one), hx.PeriodicCallback(add_one, 0.7, initial_affect=True)
-    )
+    callback = hx.CallbackSet(hx.PresetTimeCallback([0.0], add_one), hx.PeriodicCallback(add_one, 0.7, initial_affect=True))
     sol = solve(callback, None)
     assert sol.ts.tolist() == [0.0, 0.0, 0.0, 0.7, 0.7, 1.0]
     np.testing.assert_allclose(sol.us[:3, 0], [1.0, 2.0, 3.0])

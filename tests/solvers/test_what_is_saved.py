@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import METHODS
+from methods import KINDS, METHODS
 
 import hybridax as hx
 
@@ -66,12 +66,12 @@ def test_without_dense_output_calling_the_solution_says_how_to_get_it():
         hx.solve(PROB)(0.8)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("saveat", [None, 0.5, [T0]], ids=["ends", "interval", "start"])
+@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("saveat", [None, [T0]], ids=["ends", "start"])
 def test_a_span_of_no_length_returns_the_start_and_its_gradient(saveat, method):
     prob = PROB.remake(tspan=(T0, T0))
     np.testing.assert_array_equal(hx.solve(prob, saveat=saveat).us, np.full_like(hx.solve(prob, saveat=saveat).us, 2.1))
-    gradient = jax.jit(jax.grad(lambda u: hx.solve(prob, u0=u, saveat=saveat, sensealg=METHODS[method]).us[-1, 0]))
+    gradient = jax.grad(lambda u: hx.solve(prob, u0=u, saveat=saveat, sensealg=METHODS[method]).us[-1, 0])
     np.testing.assert_allclose(gradient(prob.u0), [1.0])
 
 
