@@ -30,7 +30,7 @@ def save_checkpoint(path: str | os.PathLike, tree: Any, step: int, history: Any)
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {f"leaf_{i}": _to_host(x) for i, x in enumerate(jax.tree.leaves(_arrays(tree)))}
+    arrays: dict[str, Any] = {f"leaf_{i}": _to_host(x) for i, x in enumerate(jax.tree.leaves(_arrays(tree)))}
     fields: dict[str, Any] = dict(format=FORMAT, step=step, history=np.asarray(history), structure=_describe(tree))
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
