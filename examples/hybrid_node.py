@@ -81,18 +81,21 @@ def main(picture: str = "out/hybrid_node.png") -> int:
 
 def draw(picture, prob, results, data):
     """Data, the trained trajectory with its jumps, and the loss curves."""
-    figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(13, 4), layout="constrained")
-    fine = np.linspace(0.0, 1.0, 201)
-    trained = hx.solve(prob, p=results["DiscreteAdjoint"].params, saveat=fine)
-    for axes, first, title in ((left, 0, "learned state"), (middle, 2, "sampled input (jumps)")):
-        for i, color in ((first, "C0"), (first + 1, "C3")):
-            axes.plot(trained.ts, trained.us[:, i], color=color, lw=1.5, label=f"model $u_{i}$")
-            axes.plot(data.ts, data.us[:, i], "o", color=color, ms=4, mfc="white", label=f"data $u_{i}$")
-        axes.set(xlabel="t", title=title)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False, ncol=2)
+    figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    trained = hx.solve(prob, p=results["DiscreteAdjoint"].params, saveat=np.linspace(0.0, 1.0, 201))
+    for axes, first, title in ((left, 0, "state"), (middle, 2, "input, sampled every 0.1: it jumps")):
+        for i, color in ((first, "tab:blue"), (first + 1, "tab:red")):
+            axes.plot(trained.ts, trained.us[:, i], color=color, lw=2, label=f"$u_{i}$, trained")
+            axes.plot(data.ts, data.us[:, i], "o", color=color, ms=5, mfc="white", mew=1.3, label=f"$u_{i}$, data")
+        axes.set(xlabel="time", title=title)
+    left.set(ylim=(-0.1, 2.3))
+    middle.set(ylim=(-6.3, 0.9))
     loss_curves({name: result.history for name, result in results.items()}, axes=right)
     right.set(title="four adjoints, one loss curve")
+    for axes in (left, middle, right):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, ncol=1 if axes is right else 2, loc="upper right")
     save(figure, picture)
 
 

@@ -75,7 +75,7 @@ def rows(move: Callable, u0, p, tspan, saves: Sequence[float], jumps: Sequence[J
     t0, t1 = tspan
     direction = 1 if np.real(t1) >= np.real(t0) else -1
     near = 4 * np.finfo(float).eps * max(abs(t0), abs(t1))
-    same = lambda a, b: abs(np.real(a) - np.real(b)) <= near  # noqa: E731
+    same = lambda a, b: abs(np.real(a) - np.real(b)) <= near
     out: list[Row] = []
     u, t = np.asarray(u0), t0
     pending = sorted([*saves, *(j.time for j in jumps)], key=lambda s: direction * np.real(s))
@@ -148,7 +148,7 @@ def replay(f: Callable, u0, p, ts: np.ndarray, saves: Sequence[float], jumps: Se
     Jump times and saves on them must be entries of ``ts``.
     """
     out: list[Row] = []
-    at = lambda t: ([j for j in jumps if j.time == t], [s for s in saves if s == t])  # noqa: E731
+    at = lambda t: ([j for j in jumps if j.time == t], [s for s in saves if s == t])
     u, p = _pass_instant(out, np.asarray(u0), p, ts[0], *at(ts[0]), start=True)
     for t, end in zip(ts[:-1], ts[1:], strict=True):
         h = end - t

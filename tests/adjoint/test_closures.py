@@ -121,7 +121,7 @@ def test_captured_arrays_are_lanes_of_their_own_under_vmap(method):
 def test_no_tracer_is_left_behind_in_a_callback():
     callback = hx.PresetTimeCallback(TIMES, lambda u, p, t: p * u)
     prob = hx.ODEProblem(lambda u, p, t: -p * u, jnp.ones(1), (0.0, 1.5), callback=callback)
-    loss = lambda p: jnp.sum(hx.solve(prob, p=p).us)  # noqa: E731
+    loss = lambda p: jnp.sum(hx.solve(prob, p=p).us)
     with jax.checking_leaks():
         jax.jit(jax.grad(loss))(jnp.array([0.5]))
     first = jax.grad(loss)(jnp.array([0.5]))

@@ -134,7 +134,7 @@ def test_the_gradient_does_not_depend_on_how_steps_are_batched():
     prob = hx.ODEProblem(rhs(jnp), jnp.asarray(U0), SPAN, jnp.asarray(P), callback=CALLBACKS["jumps"], saveat=SAVES)
 
     def gradient(method):
-        loss = lambda p: jnp.sum(hx.solve(prob, p=p, sensealg=method, **LOOSE).us ** 2)  # noqa: E731
+        loss = lambda p: jnp.sum(hx.solve(prob, p=p, sensealg=method, **LOOSE).us ** 2)
         return jax.jit(jax.grad(loss))(prob.p)
 
     default = gradient(None)

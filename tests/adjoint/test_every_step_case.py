@@ -17,7 +17,7 @@ def test_h3_gradients_of_all_methods_agree_to_a_thousandth():
     case = H3.case
 
     def gradient(method):
-        loss = lambda p: case.losses["before"](case.solve(p=p, sensealg=METHODS[method], rtol=1e-8, atol=1e-8), p)  # noqa: E731
+        loss = lambda p: case.losses["before"](case.solve(p=p, sensealg=METHODS[method], rtol=1e-8, atol=1e-8), p)
         return jax.jit(jax.grad(loss))(case.problem.p)
 
     discrete = gradient("discrete")

@@ -146,6 +146,6 @@ def test_lanes_take_their_own_steps():
 def test_a_vmap_of_a_vmap_gives_every_lane():
     prob = hx.ODEProblem(lambda u, p, t: -p * u, jnp.ones(1), (0.0, 1.0), rtol=1e-9, atol=1e-9)
     u0, p = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([0.5, 1.5])
-    end = lambda u, q: hx.solve(prob, u0=u, p=q).us[-1, 0]  # noqa: E731
+    end = lambda u, q: hx.solve(prob, u0=u, p=q).us[-1, 0]
     gradient = jax.jit(jax.vmap(jax.vmap(jax.grad(end, 1), (None, 0)), (0, None)))(u0, p)
     np.testing.assert_allclose(gradient, -u0 * np.exp(-p)[None, :], rtol=1e-7)

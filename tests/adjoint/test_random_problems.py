@@ -79,7 +79,7 @@ def problems(draw):
     t0, t1 = -0.3, -0.3 + rng.uniform(0.5, 2.0)
     if reverse:
         t0, t1 = t1, t0
-    at = lambda slot, low: t0 + (t1 - t0) * (slot + low + 0.2 * rng.uniform()) / SLOTS  # noqa: E731
+    at = lambda slot, low: t0 + (t1 - t0) * (slot + low + 0.2 * rng.uniform()) / SLOTS
     times, inner = np.array([at(i + 1, 0.6) for i in range(count)]), np.ones(count)
     if count and at_start:
         times[0], inner[0] = t0, 0.0
@@ -114,7 +114,7 @@ def reference_loss(problem: Problem, u0, p, times):
     count = problem.times.size
     affect = write if count in WRITES else lambda xp, u, p, t: (jump(xp, u, p, t), p)
     jumps = [reference.Jump(t, lambda *x: affect(np, *x), POSITIONS[count]) for t in times]
-    move = lambda u, p, a, b: reference.flow(lambda v, t: rhs(np, v, p, t), u, a, b, 0.25)  # noqa: E731
+    move = lambda u, p, a, b: reference.flow(lambda v, t: rhs(np, v, p, t), u, a, b, 0.25)
     rows = reference.rows(move, u0, p, tuple(problem.tspan), list(problem.saves), jumps)
     us = np.stack([row.u for row in rows])
     return np.sum(weights(len(rows)) * us**2)
@@ -145,7 +145,7 @@ def test_every_method_matches_complex_steps_through_random_jumps_and_saves(probl
     value = reference_loss(problem, *arguments)
     slopes = []
     for k, direction in enumerate(directions):
-        at = lambda x, k=k: reference_loss(problem, *arguments[:k], x, *arguments[k + 1 :])  # noqa: E731
+        at = lambda x, k=k: reference_loss(problem, *arguments[:k], x, *arguments[k + 1 :])
         slopes.append(reference.slope(at, arguments[k], direction) if direction.size else 0.0)
     for method in METHODS:
         got, gradient = compiled(problem.times.size, method)(*arguments, problem.tspan, problem.saves)

@@ -145,7 +145,7 @@ def test_sensealg_none_is_the_discrete_adjoint():
     case = smooth.S1
 
     def gradient(sensealg):
-        loss = lambda p: case.losses["sum"](case.solve(p=p, sensealg=sensealg), p)  # noqa: E731
+        loss = lambda p: case.losses["sum"](case.solve(p=p, sensealg=sensealg), p)
         return jax.grad(loss)(case.problem.p)
 
     np.testing.assert_array_equal(gradient(None), gradient(hx.DiscreteAdjoint()))

@@ -104,7 +104,7 @@ def test_integer_and_boolean_leaves_are_carried_and_floats_beside_them_get_their
 
     p = {"count": jnp.array([2, 3]), "on": jnp.array(True), "rate": jnp.array(0.4)}
     prob = hx.ODEProblem(rhs, jnp.array([1.0, 2.0]), (0.0, 1.0))
-    loss = lambda p: jnp.sum(hx.solve(prob, p=p, sensealg=METHODS[method], rtol=1e-10, atol=1e-10).us[-1])  # noqa: E731
+    loss = lambda p: jnp.sum(hx.solve(prob, p=p, sensealg=METHODS[method], rtol=1e-10, atol=1e-10).us[-1])
     gradient = jax.jit(jax.grad(loss, allow_int=True))(p)
     assert gradient["count"].dtype == gradient["on"].dtype == jax.dtypes.float0
     assert float(gradient["rate"]) == pytest.approx(-2 * np.exp(-0.8) - 6 * np.exp(-1.2), rel=1e-8)
@@ -170,5 +170,5 @@ def test_float32_stays_float32_and_agrees_with_float64(method):
 @EITHER
 def test_a_scalar_state_works(method):
     prob = hx.ODEProblem(lambda u, p, t: -p * u, jnp.array(2.0), (0.0, 1.0), jnp.array(0.5))
-    loss = lambda p: hx.solve(prob, p=p, sensealg=METHODS[method], **OPTIONS).us[-1]  # noqa: E731
+    loss = lambda p: hx.solve(prob, p=p, sensealg=METHODS[method], **OPTIONS).us[-1]
     assert float(jax.jit(jax.grad(loss))(prob.p)) == pytest.approx(-2 * np.exp(-0.5), rel=1e-7)

@@ -71,7 +71,7 @@ def test_a_period_that_is_not_positive_is_refused(period):
 
 
 def test_a_callback_that_changes_the_state_is_refused_with_both():
-    at = lambda affect, **k: hx.PresetTimeCallback([0.5], affect, **k)  # noqa: E731
+    at = lambda affect, **k: hx.PresetTimeCallback([0.5], affect, **k)
     refuses(r"(?s)\(3,\).*\(2,\)", callback=at(lambda u, p, t: jnp.zeros(3)))
     refuses("structure", callback=at(lambda u, p, t: {"u": u}))
     refuses(r"(?s)float32.*float64", callback=at(lambda u, p, t: u.astype(np.float32)))
@@ -79,7 +79,7 @@ def test_a_callback_that_changes_the_state_is_refused_with_both():
 
 def test_a_callback_that_writes_parameters_must_return_the_pair_and_their_structure():
     prob = problem(p=jnp.ones(3))
-    at = lambda affect: hx.PresetTimeCallback([0.5], affect, affects_params=True)  # noqa: E731
+    at = lambda affect: hx.PresetTimeCallback([0.5], affect, affects_params=True)
     refuses("pair|tuple", prob, callback=at(lambda u, p, t: u))
     refuses(r"(?s)\(2,\).*\(3,\)", prob, callback=at(lambda u, p, t: (u, p[:2])))
     refuses("structure", prob, callback=at(lambda u, p, t: (u, (p, p))))

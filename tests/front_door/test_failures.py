@@ -109,7 +109,7 @@ def test_a_reverse_solve_that_fails_gives_nan_and_never_a_number(method):
 @pytest.mark.parametrize("method", KINDS)
 def test_a_nan_cotangent_gives_nan_and_never_a_number(method):
     prob = hx.ODEProblem(lambda u, p, t: -p * u, jnp.ones(1), (0.0, 1.0))
-    loss = lambda p: jnp.nan * jnp.sum(hx.solve(prob, p=p, sensealg=METHODS[method], throw=False).us)  # noqa: E731
+    loss = lambda p: jnp.nan * jnp.sum(hx.solve(prob, p=p, sensealg=METHODS[method], throw=False).us)
     assert np.isnan(jax.jit(jax.grad(loss))(jnp.array(1.0)))
 
 

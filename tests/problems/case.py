@@ -62,7 +62,7 @@ def gold_of(case: str, name: str) -> Gold:
 
 
 def gold_from(entry: Mapping[str, Any]) -> Gold:
-    get = lambda key: None if entry.get(key) is None else np.ravel(np.asarray(entry[key]))  # noqa: E731
+    get = lambda key: None if entry.get(key) is None else np.ravel(np.asarray(entry[key]))
     return Gold(entry["loss"], get("grad_u0"), get("grad_p"))
 
 

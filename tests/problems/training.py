@@ -65,7 +65,7 @@ def _h2() -> Training:
 def _h4() -> Training:
     times, doses = 10.5 * np.arange(100) / 99, np.array([1.0, 2.0, 4.0, 8.0])
     # closed form of u' = -u with unit doses; a save on a dose would be its left limit (there is none)
-    decay = lambda since: np.where(since > 0, np.exp(-np.maximum(since, 0)), 0.0)  # noqa: E731
+    decay = lambda since: np.where(since > 0, np.exp(-np.maximum(since, 0)), 0.0)
     dosed = decay(times[:, None] - doses).sum(1)
     truth = np.stack([2 * np.exp(-times) + dosed, dosed], 1)
 
