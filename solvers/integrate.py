@@ -131,10 +131,11 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
 
     def body(s: State) -> State:
         on = active(s)
+        # a chosen step length is a constant for derivatives; the rest of the way to a stop moves with both its ends
         remaining = s.stop - s.t
         lands = jnp.abs(s.h) * slack >= jnp.abs(remaining)
         h = jnp.where(on, jnp.where(lands, remaining, s.h), np.asarray(0.0, real))
-        step = take_step(tableau, lambda t, u: walk.rhs(s.aux, t, u), s.t, lax.stop_gradient(h), s.u, s.k0)
+        step = take_step(tableau, lambda t, u: walk.rhs(s.aux, t, u), s.t, h, s.u, s.k0)
         if stepping.adaptive:
             error = scaled_error(local_error(tableau, step), s.u, step.u1, stepping.rtol, stepping.atol)
             extra_error, extra = walk.extra_error(s.aux, step)
