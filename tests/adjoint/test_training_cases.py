@@ -26,7 +26,8 @@ def train(training, method, dtype=None):
         def step(carry, _):
             params, state = carry
             value, gradient = jax.value_and_grad(loss)(params)
-            updates, state = optimizer.update(gradient, state)
+            with jax.numpy_dtype_promotion("standard"):  # optax is written for it
+                updates, state = optimizer.update(gradient, state)
             return (optax.apply_updates(params, updates), state), value
 
         (params, _), history = jax.lax.scan(step, (params, optimizer.init(params)), None, training.steps)
