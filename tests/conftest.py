@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # read when the first backend starts, which is after this
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+QUICK = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}"
 
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS", "cpu"))
