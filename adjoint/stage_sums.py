@@ -7,57 +7,27 @@ mu as if it were part of the reverse state, but with one batched VJP for each st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
-from ..solvers.buffers import where_lanes
 from ..solvers.runge_kutta import Step
-from .costate import CostateAux, CostateWalk, ParameterIntegral
-from .norms import mu_error
-from .reverse import Mu
+from .costate import CostateAux, CostateWalk
+from .step_shares import Points, StepShares
 
 
 @dataclass(frozen=True)
-class StageSums(ParameterIntegral):
-    """``control``: whether the error of mu counts in the choice of steps."""
+class StageSums(StepShares):
+    """Points: the stages, and the end of the step where the error estimate asks for it."""
 
-    control: bool
-    rtol: Array
-    atol: Array
-
-    def _points(self, walk: CostateWalk, aux: CostateAux, step: Step) -> tuple[Array, Array, Array]:
-        """``lam``, ``u`` and ``t`` at the stages and at the end, points first: ``(s+1, B, ...)``."""
-        c = walk.reverse.tableau.c.astype(step.t.dtype)
-        y = jnp.moveaxis(jnp.concatenate([step.states, step.u1[:, None]], 1), 1, 0)
-        t = step.t[None] + c[:, None] * step.h[None]
-        if walk.dense is None:
-            u = y[..., walk.n :]
-        else:
-            u = jax.vmap(lambda s: walk.dense(s, aux.segment))(t)
-        return y[..., : walk.n], u, t
-
-    def error(self, walk: CostateWalk, aux: CostateAux, step: Step):
-        points = self._points(walk, aux, step)
+    def points(self, walk: CostateWalk, aux: CostateAux, step: Step) -> Points:
         tableau = walk.reverse.tableau
-        if not self.control or tableau.e is None or not _has_parameters(aux.mu):
-            return None, points
-        lam, u, t = points
-        weights = -step.h[None] * tableau.e.astype(step.h.dtype)[:, None]
-        error = walk.reverse.pull_params(weights[..., None] * lam, u, t, aux.p)
-        return mu_error(walk.reverse, error, aux.mu, self.rtol, self.atol), points
-
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
-        if not _has_parameters(aux.mu):
-            return aux
-        lam, u, t = (x[:-1] for x in extra)
-        weights = -step.h[None] * walk.reverse.tableau.b.astype(step.h.dtype)[:, None]
-        lam = where_lanes(accepted, jnp.moveaxis(weights[..., None] * lam, 1, 0), 0.0 * jnp.moveaxis(lam, 1, 0))
-        mu = walk.reverse.pull_params(jnp.moveaxis(lam, 0, 1), u, t, aux.p)
-        return aux._replace(mu=walk.reverse.add(aux.mu, mu))
-
-
-def _has_parameters(mu: Mu) -> bool:
-    return bool(mu.leaves) or mu.packed is not None
+        controlled = self.control and tableau.e is not None
+        y, c, b = jnp.moveaxis(step.states, 1, 0), tableau.c[:-1], tableau.b
+        if controlled:
+            y, c, b = jnp.concatenate([y, step.u1[None]]), tableau.c, np.append(b, 0.0)
+        c, b, e = (jnp.asarray(x, step.t.dtype) for x in (c, b, tableau.e if controlled else b))
+        t = step.t + c[:, None] * step.h
+        u = y[..., walk.n :] if walk.dense is None else jax.vmap(lambda s: walk.dense(s, aux.segment))(t)
+        return Points(y[..., : walk.n], u, t, b, e if controlled else None)

@@ -2,6 +2,7 @@
 
 from .adjoint.backsolve import BacksolveAdjoint
 from .adjoint.discrete import DiscreteAdjoint
+from .adjoint.gauss import GaussAdjoint
 from .adjoint.interpolating import InterpolatingAdjoint
 from .adjoint.quadrature import QuadratureAdjoint
 from .adjoint.sensealg import SensitivityMethod
@@ -33,6 +34,7 @@ __all__ = [
     "Euler",
     "FitError",
     "FitResult",
+    "GaussAdjoint",
     "HandWrittenVJP",
     "HybridRHS",
     "InterpolatingAdjoint",

@@ -7,6 +7,7 @@ METHODS = {
     "backsolve_without_checkpoints": hx.BacksolveAdjoint(checkpointing=False),
     "interpolating": hx.InterpolatingAdjoint(),
     "quadrature": hx.QuadratureAdjoint(),
+    "gauss": hx.GaussAdjoint(),
     "discrete": hx.DiscreteAdjoint(),
 }
 CONTINUOUS = [name for name in METHODS if name != "discrete"]
