@@ -7,7 +7,7 @@ holds the record and the cotangents; the method returns the cotangent of the ini
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from jax import Array
 
@@ -34,6 +34,9 @@ class SensitivityMethod:
 
     vjp: Any = None
 
+    #: "reverse": `reverse` carries cotangents back; else the loop itself is differentiated, along tangents ("forward")
+    #: or by JAX's reverse mode ("direct")
+    kind: ClassVar[Literal["reverse", "forward", "direct"]] = "reverse"
     #: the forward pass records its steps
     records_steps = True
     #: ... and their slopes, for dense output

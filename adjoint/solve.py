@@ -138,7 +138,7 @@ def _solve(
     args_tree = jax.tree.structure(args)
     # outside jit a reverse solve that fails can raise; inside, its gradient is NaN
     outside_jit = all(concrete(x) is not None for x in jax.tree.leaves((args, built.theta)))
-    method = Loud(method=method) if throw and outside_jit else method
+    method = Loud(method=method) if throw and outside_jit and method.kind == "reverse" else method
     program = find_program(
         prob.f, built, (static, method, args_tree), lambda: _compile(built, static, method, args_tree)
     )

@@ -1,7 +1,9 @@
 """hybridax: adjoint sensitivities of hybrid neural ODEs in JAX."""
 
 from .adjoint.backsolve import BacksolveAdjoint
+from .adjoint.direct import DirectAdjoint
 from .adjoint.discrete import DiscreteAdjoint
+from .adjoint.forward_sensitivity import ForwardSensitivity
 from .adjoint.gauss import GaussAdjoint
 from .adjoint.interpolating import InterpolatingAdjoint
 from .adjoint.quadrature import QuadratureAdjoint
@@ -29,11 +31,13 @@ __all__ = [
     "CallbackSet",
     "CheckpointError",
     "ContinuousCallback",
+    "DirectAdjoint",
     "DiscreteAdjoint",
     "DiscreteCallback",
     "Euler",
     "FitError",
     "FitResult",
+    "ForwardSensitivity",
     "GaussAdjoint",
     "HandWrittenVJP",
     "HybridRHS",

@@ -86,6 +86,9 @@ def find_roots(
     """Search one step: ``(state, fired (B,), theta (B,))``, theta = 1 where nothing fires."""
     real = step.t.dtype
     tableau = conditions.system.system.tableau
+    # the search has no derivative; the time that it finds has one: see `_differentiable`
+    moving, moving_p = step, p
+    step, p = lax.stop_gradient((step, p))
 
     def at(theta: Array) -> Array:
         u = interpolate(tableau, step.u, step.h, step.k, theta)
@@ -140,7 +143,7 @@ def find_roots(
         None,
     )
     fired = jnp.any(direction != 0, 1)
-    theta = jnp.where(fired, _differentiable(conditions, step, p, direction, lax.stop_gradient(theta)), theta)
+    theta = jnp.where(fired, _differentiable(conditions, moving, moving_p, direction, theta), theta)
     sign = jnp.where(accepted[:, None], seen, sign)
     return RootState(sign, (roots.fresh & ~accepted) | fired, direction), fired, theta
 

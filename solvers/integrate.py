@@ -70,13 +70,17 @@ class Walk:
 
 @dataclass(frozen=True)
 class Stepping:
-    """How steps are chosen: tolerances ``(B,)``, the number of attempts, and whether steps adapt."""
+    """How steps are chosen: tolerances ``(B,)``, the number of attempts, and whether steps adapt.
+
+    ``bounded``: the loop is a scan over all ``max_steps``, which JAX can differentiate in reverse.
+    """
 
     tableau: Tableau
     adaptive: bool
     rtol: Array
     atol: Array
     max_steps: int
+    bounded: bool = False
 
 
 class State(NamedTuple):
@@ -189,7 +193,11 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
             jnp.any(landed | fired), lambda s: _arrive(walk, s, step.t, landed, fired), lambda s: s, s
         )
 
-    state = lax.while_loop(lambda s: jnp.any(active(s)) & (s.i < stepping.max_steps), body, state)
+    if stepping.bounded:
+        step_or_rest = lambda s, _: (lax.cond(jnp.any(active(s)), body, lambda s: s, s), None)  # noqa: E731
+        state, _ = lax.scan(step_or_rest, state, length=stepping.max_steps)
+    else:
+        state = lax.while_loop(lambda s: jnp.any(active(s)) & (s.i < stepping.max_steps), body, state)
     return state._replace(status=jnp.where(active(state), RetCode.MaxSteps, state.status))
 
 

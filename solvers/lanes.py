@@ -63,7 +63,8 @@ class LaneFunction:
     ``run(context, *args)`` gets every argument with ``lane_args[i]`` True broadcast to B lanes at axis ``in_axes[i]``;
     the others keep no lane axis unless a vmap gave them one. ``outs`` describes the results. ``base``: the number of
     innermost levels over which cotangents of unmapped arguments are summed. ``derivative(levels, primals, tangents)``,
-    if given, replaces the jvp of the loop itself.
+    if given, replaces the jvp of the loop itself; ``transpose(cotangents, *args, levels=...)`` is for functions that are
+    linear in some of their arguments.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -72,6 +73,7 @@ class LaneFunction:
     outs: tuple[Out, ...]
     base: int = 0
     derivative: Callable | None = None
+    transpose: Callable | None = None
 
     def __post_init__(self):
         self._traced: dict = {}
@@ -188,3 +190,12 @@ def _jvp(primals, tangents, *, function, levels):
 
 
 ad.primitive_jvps[lanes_p] = _jvp
+
+
+def _transpose(cotangents, *args, function, levels):
+    if function.transpose is None:
+        raise NotImplementedError("reverse-mode differentiation of an adaptive loop needs a sensitivity method")
+    return function.transpose(cotangents, *args, levels=levels)
+
+
+ad.primitive_transposes[lanes_p] = _transpose

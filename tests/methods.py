@@ -2,6 +2,7 @@
 
 import hybridax as hx
 
+#: methods with a reverse pass of their own
 METHODS = {
     "backsolve": hx.BacksolveAdjoint(),
     "backsolve_without_checkpoints": hx.BacksolveAdjoint(checkpointing=False),
@@ -10,6 +11,8 @@ METHODS = {
     "gauss": hx.GaussAdjoint(),
     "discrete": hx.DiscreteAdjoint(),
 }
+#: ... and those that differentiate the loop itself
+ALL = {**METHODS, "forward": hx.ForwardSensitivity(), "direct": hx.DirectAdjoint()}
 CONTINUOUS = [name for name in METHODS if name != "discrete"]
 #: one of each class
 KINDS = [name for name in METHODS if name != "backsolve_without_checkpoints"]

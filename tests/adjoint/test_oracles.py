@@ -1,13 +1,13 @@
 """The oracle gradients, by every method: relative error below 1e-7 at rtol = atol = 1e-10."""
 
 import pytest
-from methods import METHODS
+from methods import ALL, METHODS
 from problems.case import relative_error
 from problems.evaluate import evaluate
 from problems.oracles import ORACLES
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("oracle", ORACLES)
 def test_gradient_matches_oracle(oracle, method):
     case = ORACLES[oracle]

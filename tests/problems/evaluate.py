@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from methods import METHODS
+from methods import ALL
 
 from .case import Case, flat
 
@@ -28,7 +28,7 @@ def gradients(case: Case, method: str, loss: str | None = None, tolerance: float
     tolerance = case.tolerance if tolerance is None else tolerance
 
     def value(u0, p):
-        sol = case.solve(u0, p, sensealg=METHODS[method], rtol=tolerance, atol=tolerance)
+        sol = case.solve(u0, p, sensealg=ALL[method], rtol=tolerance, atol=tolerance)
         return function(sol, p), jnp.sum(sol.valid)
 
     return jax.value_and_grad(value, (0, 1), has_aux=True, allow_int=True)(case.problem.u0, case.problem.p)

@@ -1,0 +1,139 @@
+"""Derivatives of a solve by a sensitivity method's reverse pass.
+
+Under grad the forward pass leaves its record, and the method carries the cotangents back in a lane function of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad
+
+from ..solvers.forward import ForwardOptions
+from ..solvers.integrate import RetCode
+from ..solvers.lanes import LaneContext, LaneFunction, Level, Out, call_lanes
+from ..solvers.record import lane_axes
+from .calls import Calls
+from .reverse import Cotangents, Reverse, TimeCotangents
+from .sensealg import SensitivityMethod
+
+
+class ReverseMode:
+    """The recording forward pass and the reverse pass of one method."""
+
+    def __init__(self, calls: Calls, options: ForwardOptions, method: SensitivityMethod, plain: Callable):
+        self.calls, self.method, self.plain = calls, method, plain
+        self.recording = options._replace(
+            record=options.record or method.records_steps, dense=options.dense or method.records_slopes
+        )
+        self.plain_tree = calls.tree(options)
+        self.recorder = calls.forward(self.recording)
+        self._reversers: dict = {}
+
+    def reverser(self, base: int, perturbed: tuple[bool, ...]) -> LaneFunction:
+        key = (base, perturbed)
+        if key not in self._reversers:
+            self._reversers[key] = reverse_function(self.calls, self.recording, self.method, base, perturbed)
+        return self._reversers[key]
+
+    def derivative(self, levels: tuple[Level, ...], primals, tangents):
+        """The jvp rule of the plain forward function: linear, and with a transpose that is the method's."""
+        perturbed = tuple(type(t) is not ad.Zero for t in tangents)
+        backward = self.reverser(len(levels), perturbed)
+
+        @jax.custom_vjp
+        def solve(*flat):
+            return self.plain(*flat, levels=levels)
+
+        def solve_forward(*flat):
+            outs = call_lanes(self.recorder, *flat, levels=levels)
+            return outs[: self.plain_tree.num_leaves], (flat, outs)
+
+        def solve_backward(residuals, bars):
+            flat, outs = residuals
+            bars = tuple(cotangents_of(self.plain_tree.unflatten(bars)))
+            mapped = _mapped(levels, len(flat), self.recorder.outs, len(bars))
+            back_levels = tuple(Level(v.size, m) for v, m in zip(levels, mapped, strict=True))
+            grads = iter(call_lanes(backward, *flat, *outs, *bars, levels=back_levels))
+            wanted = self.calls.wanted
+            return tuple(next(grads) if i in wanted else None for i in range(self.calls.flat_count))
+
+        solve.defvjp(solve_forward, solve_backward)
+        dots = [_instantiate(x, t) for x, t in zip(primals, tangents, strict=True)]
+        return jax.jvp(solve, tuple(primals), tuple(dots))
+
+
+def cotangents_of(result: Any) -> Cotangents:
+    """The cotangents that a reverse pass reads, from those of a whole result."""
+    events, outcome = result.events, result.outcome
+    return Cotangents(result.saves.u, events.left, events.right, events.time, outcome.u, outcome.t)
+
+
+def _instantiate(primal, tangent):
+    if type(tangent) is not ad.Zero:
+        return tangent
+    if jnp.issubdtype(jnp.result_type(primal), jnp.inexact):
+        return jnp.zeros(jnp.shape(primal), jnp.result_type(primal))
+    return np.zeros(jnp.shape(primal), jax.dtypes.float0)
+
+
+def _mapped(levels, flat_count: int, outs: tuple[Out, ...], bars: int):
+    """Which arguments of the reverse function carry each level: residuals and cotangents carry all of them."""
+    residuals = tuple(out.axis is not None for out in outs)
+    return [level.mapped[:flat_count] + residuals + (True,) * bars for level in levels]
+
+
+def reverse_function(
+    calls: Calls, options: ForwardOptions, method: SensitivityMethod, base: int, perturbed: tuple[bool, ...]
+) -> LaneFunction:
+    """``(arguments, results of the recorder, cotangents) -> cotangents of the ``wanted`` arguments``."""
+    system, index, tree, wanted = calls.system, calls.index, calls.tree(options), calls.wanted
+    schedule = index.schedule
+    need_times = any(perturbed[i] for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
+    record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options))))
+    in_axes = (0,) * calls.flat_count + record_axes + (1, 1, 1, 1, 0, 0)
+    record_lanes = tuple(out.axis is not None for out in calls.outs(options))
+    lane_args = calls.lane_args + record_lanes + (True,) * 6
+
+    def run(context: LaneContext, *flat):
+        args, theta = calls.split(flat)
+        after = calls.flat_count + tree.num_leaves
+        result = tree.unflatten(flat[calls.flat_count : after])
+        reverse = Reverse(
+            system,
+            options,
+            context,
+            args,
+            theta,
+            context.shared[calls.args_count : calls.flat_count],
+            result,
+            Cotangents(*flat[after:]),
+            calls.diff,
+            need_times,
+        )
+        costate = method.reverse(reverse)
+        # a solve that failed has no gradient
+        failed = (result.outcome.status > RetCode.Terminated) | costate.failed
+        any_failed = jnp.any(failed)
+
+        def poison(x, axis=0):
+            if axis is None:
+                return jnp.where(any_failed, jnp.full_like(x, jnp.nan), x)
+            return jnp.where(failed.reshape((-1,) + (1,) * (x.ndim - 1)), jnp.full_like(x, jnp.nan), x)
+
+        times: TimeCotangents = costate.times
+        cotangents = {
+            index.u0: poison(costate.lam),
+            schedule.t0: poison(times.t0),
+            schedule.t1: jnp.zeros_like(times.t0),
+            schedule.stops: poison(times.stops.T),
+            schedule.saves: poison(times.saves.T),
+        }
+        for i, leaf, axis in zip(calls.diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
+            cotangents[calls.args_count + i] = poison(leaf, axis)
+        return [cotangents[i] for i in wanted]
+
+    return LaneFunction(run, in_axes, lane_args, tuple(Out(0, i) for i in wanted), base)
