@@ -155,6 +155,7 @@ def assemble(
         None if p_packing is None else p_packing.size,
         pack_params,
         with_params,
+        getattr(backend, "vectorises", True),
     )
     flags = tuple(
         (s.kind, s.affect_neg is None, s.affect_up, s.save_left, s.save_right, s.components, s.terminate)

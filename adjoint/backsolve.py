@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from .costate import CostateWalk, solve_costate
 from .reverse import Reverse
+from .row_integral import RowIntegral
 from .sensealg import ContinuousAdjoint, Costate
-from .stage_sums import StageSums
 from .tolerances import reverse_tolerances
 
 
@@ -16,21 +16,18 @@ class BacksolveAdjoint(ContinuousAdjoint):
     """Reverse state [lam, mu, u]; memory: the saved rows and the limits of events only.
 
     ``checkpointing=True`` resets u to the recorded state at every saved row; at events it is always reset to the left
-    limit. Where the system contracts, solving it backwards amplifies errors: then use another method. ``seminorm``: see
+    limit. Where the system contracts, solving it backwards amplifies errors: then use another method. mu: see
     `InterpolatingAdjoint`.
 
-    Cost: one right-hand side and one state VJP for each reverse stage, one batched parameter VJP for each reverse step.
+    Cost: one right-hand side and one state VJP for each reverse stage, one batched parameter VJP for many reverse steps.
     Source: Chen, Rubanova, Bettencourt & Duvenaud, arXiv:1806.07366.
     """
 
     checkpointing: bool = True
-    seminorm: bool = False
 
     records_steps = False
 
     def reverse(self, problem: Reverse) -> Costate:
-        rtol, atol = reverse_tolerances(problem, self)
-        walk = CostateWalk(
-            problem, StageSums(not self.seminorm, rtol, atol), solves_state=True, checkpoints=self.checkpointing
-        )
+        integral = RowIntegral(*reverse_tolerances(problem, self))
+        walk = CostateWalk(problem, integral, solves_state=True, checkpoints=self.checkpointing)
         return solve_costate(problem, self, walk)

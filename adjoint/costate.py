@@ -22,6 +22,7 @@ from ..solvers.integrate import Arrival, RetCode, Stepping, Walk, integrate, sta
 from ..solvers.runge_kutta import Step
 from .dense import DenseForward
 from .jumps import jump_back
+from .parameter_integral import ParameterIntegral
 from .reverse import Mu, Reverse
 from .sensealg import ContinuousAdjoint, Costate
 from .times import finish_times
@@ -35,29 +36,19 @@ class CostateAux(NamedTuple):
     p: Array | None
     entry: Array  # (B,), number of stops still ahead
     segment: Array  # (B,), number of events before the present position
+    row: Array  # (B,), a row of the record at or after the present position
     stops: Array  # (K+1, B), gradients of event times
     bad: Array  # (B,)
     integral: Any
 
 
-class ParameterIntegral:
-    """How ``mu`` is integrated along the walk."""
+class Ahead(NamedTuple):
+    """The forward state at the stages of a step, whose times alone decide it."""
 
-    def initial(self, walk: CostateWalk) -> Any:
-        return ()
-
-    def error(self, walk: CostateWalk, aux: CostateAux, step: Step) -> tuple[Array | None, Any]:
-        """A scaled error of this step's share, and what `add` needs of it."""
-        return None, None
-
-    def add(
-        self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, due: Array, extra: Any
-    ) -> CostateAux:
-        """Take in a step (its share is empty where not accepted).
-
-        Lanes that are ``due`` stand before an event or at the end: their ``mu`` must be complete afterwards.
-        """
-        return aux
+    t: Array  # (s+1, B)
+    u: Array  # (s+1, B, n)
+    row: Array  # (s+1, B)
+    jacobians: Array | None  # (s+1, B, n, n)
 
 
 class CostateWalk(Walk):
@@ -98,26 +89,49 @@ class CostateWalk(Walk):
 
     def state(self, aux: CostateAux, t: Array, y: Array) -> Array:
         """``u`` at time ``t``."""
-        return y[..., self.n :] if self.dense is None else self.dense(t, aux.segment)
+        return y[..., self.n :] if self.dense is None else self.dense(t[None], aux.segment, aux.row)[0]
 
     def rhs(self, aux: CostateAux, t: Array, y: Array) -> Array:
-        lam, u = y[:, : self.n], self.state(aux, t, y)
+        return self._slope(aux, t, y[:, : self.n], self.state(aux, t, y))
+
+    def _slope(self, aux: CostateAux, t: Array, lam: Array, u: Array) -> Array:
         r = self.reverse
         du, back = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (u, t), aux.p, params=False)
         dlam = -back(lam)[1][0]
         return jnp.concatenate([dlam, du], -1) if self.solves_state else dlam
 
+    def look_ahead(self, aux: CostateAux, t: Array, h: Array) -> Ahead | None:
+        if self.dense is None:
+            return None
+        # stages at the same time have the same state
+        c, place = np.unique(self.reverse.tableau.c, return_inverse=True)
+        times = t + jnp.asarray(c, t.dtype)[:, None] * h
+        rows = self.dense.rows(times, aux.segment, aux.row)
+        u = self.dense.at(times, rows)
+        jacobians = self.reverse.jacobians(u, times, aux.p)[place] if self.reverse.small else None
+        return Ahead(times[place], u[place], rows[place], jacobians)
+
+    def stage(self, aux: CostateAux, ahead: Ahead | None, i: int, t: Array, y: Array) -> Array:
+        if ahead is None:
+            return self.rhs(aux, t, y)
+        if ahead.jacobians is None:
+            return self._slope(aux, t, y, ahead.u[i])
+        return -jnp.sum(y[:, :, None] * ahead.jacobians[i], 1)
+
     def extra_error(self, aux: CostateAux, step: Step):
         return self.integral.error(self, aux, step)
 
     def after_step(self, aux: CostateAux, step: Step, accepted, landed, theta, row, extra) -> CostateAux:
-        stop = self.next_stop(aux.entry)
-        due = aux.entry == 0
+        due = jnp.zeros_like(landed)
         log = self.reverse.result.events
-        if log.time.shape[0]:
-            ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * stop
-            due = due | ((aux.segment > 0) & ahead)
-        return self.integral.add(self, aux, step, accepted, landed & due, extra)
+        if aux.p is not None and log.time.shape[0]:
+            # an event that writes parameters needs all of mu
+            ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * self.next_stop(aux.entry)
+            due = landed & (aux.segment > 0) & ahead
+        aux = self.integral.add(self, aux, step, accepted, due, extra)
+        if step.ahead is not None:
+            aux = aux._replace(row=jnp.where(accepted, step.ahead.row[-1], aux.row))
+        return aux
 
     # -- stops
 
@@ -194,6 +208,7 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         outcome.params,
         walk.count,
         result.events.count,
+        jnp.zeros(lanes, np.int32) if walk.dense is None else walk.dense.last,
         jnp.zeros_like(args.schedule.stops.T),
         jnp.zeros(lanes, bool),
         (),
@@ -214,7 +229,7 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
     dt0 = jnp.abs(outcome.h) if reverse.system.adaptive else args.dt0
     state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0)
     state = integrate(walk, stepping, state)
-    aux = state.aux
+    aux = walk.integral.finish(walk, state.aux)
     lam = state.u[:, : walk.n] + saves_at_start(reverse)
     times = finish_times(reverse, lam, aux.stops)
     return Costate(lam, aux.mu, times, aux.bad | (state.status != RetCode.Success))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -10,14 +11,15 @@ from ..solvers.buffers import take
 from ..solvers.runge_kutta import interpolate
 from .reverse import Reverse
 
-COMPARE_ALL = 2**16  # entries of the record's time table up to which a search compares them all
+NEAR = 16  # rows of the record that a search from a known row looks at first
 
 
 class DenseForward:
     """``u(t)`` on every lane, within the segment that ends at a given event.
 
     A segment is named by the number of events before it, so that at an event both limits can be had: the left one in
-    the segment that ends there, the right one in the next.
+    the segment that ends there, the right one in the next. Searches go backwards from a row that is known to lie at or
+    after the time.
     """
 
     def __init__(self, reverse: Reverse):
@@ -37,34 +39,49 @@ class DenseForward:
         high = jnp.where(segment < log.count, take(log.row, segment), self.last)
         return jnp.minimum(low, self.last), jnp.clip(high, 0, self.last)
 
-    def row(self, t: Array, segment: Array) -> Array:
-        """The last row of the segment that starts at or before ``t``.
-
-        Few rows are compared all at once, which is one fused pass; many are bisected.
-        """
+    def rows(self, t: Array, segment: Array, hint: Array) -> Array:
+        """For times ``t (X, B)``, none after the end of row ``hint (B,)``, the rows of the segment that hold them."""
         low, high = self.bounds(segment)
-        target, times = self.direction * t, self.steps.t
-        if times.size <= COMPARE_ALL:
-            rows = jnp.arange(times.shape[0], dtype=np.int32)[:, None]
-            inside = (rows > low) & (rows <= high) & (self.direction * times <= target)
-            return low + jnp.sum(inside, 0, dtype=np.int32)
+        high = jnp.maximum(jnp.minimum(high, hint), low)
+        target = self.direction * t
 
-        def halve(_, ends):
-            low, high = ends
-            middle = (low + high + 1) // 2
-            before = self.direction * take(times, middle) <= target
-            return jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
+        width = min(NEAR, self.steps.t.shape[0])
+        first = jnp.clip(high - width + 1, 0, self.steps.t.shape[0] - width)
+        index = first[None] + jnp.arange(width, dtype=np.int32)[:, None]  # (W, B)
+        after = self.direction * self._slice(first, width) > target[:, None]
+        behind = jnp.sum(after & ((index > low) & (index <= high))[None], 1, dtype=np.int32)
+        row = high - behind
+        # all rows that were looked at start after the time, and there are more before them
+        missed = (row < first) & (row >= low)
 
-        low, high = lax.fori_loop(0, int(times.shape[0]).bit_length(), halve, (low, jnp.maximum(low, high)))
-        return low
+        def bisect(row):
+            def halve(_, ends):
+                low, high = ends
+                middle = (low + high + 1) // 2
+                before = self.direction * jax.vmap(lambda i: take(self.steps.t, i))(middle) <= target
+                return jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
 
-    def __call__(self, t: Array, segment: Array) -> Array:
-        """``u(t)``, ``(B, n)``."""
-        row = self.row(t, segment)
-        start, h = take(self.steps.t, row), take(self.steps.h, row)
+            ends = (jnp.broadcast_to(low, row.shape), jnp.maximum(row, low))
+            return lax.fori_loop(0, int(self.steps.t.shape[0]).bit_length(), halve, ends)[0]
+
+        return lax.cond(jnp.any(missed), bisect, lambda row: row, row)
+
+    def _slice(self, first: Array, width: int) -> Array:
+        """Start times of the rows ``first, ..., first + width - 1`` of each lane, ``(W, B)``."""
+        if self.reverse.lanes == 1:
+            return lax.dynamic_slice_in_dim(self.steps.t, first[0], width, 0)
+        return jax.vmap(lambda i: take(self.steps.t, first + i))(jnp.arange(width, dtype=np.int32))
+
+    def at(self, t: Array, row: Array) -> Array:
+        """``u(t)`` for times ``(X, B)`` that lie in the rows ``(X, B)``: ``(X, B, n)``."""
+        fetch = lambda x: jax.vmap(lambda i: take(x, i))(row)  # noqa: E731
+        start, h = fetch(self.steps.t), fetch(self.steps.h)
         some = h != 0
         theta = jnp.where(some, (t - start) / jnp.where(some, h, 1.0), 0.0)
-        tableau = self.reverse.tableau
         return interpolate(
-            tableau, take(self.steps.u, row), h, take(self.slopes, row), jnp.clip(theta, 0.0, 1.0)
+            self.reverse.tableau, fetch(self.steps.u), h, fetch(self.slopes), jnp.clip(theta, 0.0, 1.0)
         )
+
+    def __call__(self, t: Array, segment: Array, hint: Array) -> Array:
+        """``u(t)`` for times ``(X, B)``: ``(X, B, n)``."""
+        return self.at(t, self.rows(t, segment, hint))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 
 from ..solvers.runge_kutta import Step, interpolate
@@ -31,7 +30,7 @@ class StepQuadrature(StepShares):
         fractions = jnp.broadcast_to(nodes[:, None], (len(nodes), len(step.t)))
         t = step.t + fractions * step.h
         lam = interpolate(walk.reverse.tableau, step.u[None], step.h[None], step.k[None], fractions)
-        u = jax.vmap(lambda s: walk.dense(s, aux.segment))(t)
+        u = walk.dense(t, aux.segment, aux.row)
         return Points(lam, u, t, kronrod, kronrod - gauss)
 
 
@@ -40,7 +39,8 @@ class GaussAdjoint(ContinuousAdjoint):
     """Reverse state lam alone; memory: the dense forward solve.
 
     ``order``: Gauss points of the rule on each accepted reverse step (its Kronrod extension has 2 order + 1 nodes).
-    ``seminorm=True`` leaves the error of the parameter integral out of the choice of steps: see `InterpolatingAdjoint`.
+    ``seminorm=True`` leaves the error of the parameter integral out of the choice of steps: faster, and safe where df/dp
+    varies no faster in time than lam and u do.
 
     Cost: one state VJP for each reverse stage and one batched parameter VJP for each reverse step; the solve restarts at
     every saved row. `QuadratureAdjoint` refines the integral where it needs it, without shortening the steps of lam.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from .costate import CostateWalk, solve_costate
 from .reverse import Reverse
+from .row_integral import RowIntegral
 from .sensealg import ContinuousAdjoint, Costate
-from .stage_sums import StageSums
 from .tolerances import reverse_tolerances
 
 
@@ -15,20 +15,18 @@ from .tolerances import reverse_tolerances
 class InterpolatingAdjoint(ContinuousAdjoint):
     """Reverse state [lam, mu]; memory: the dense forward solve.
 
-    ``d lam/dt = -(df/du)' lam``, ``d mu/dt = -(df/dp)' lam`` with u(t) interpolated from the record. ``seminorm=True``
-    leaves the parameters out of the error control of the reverse solve: faster with many parameters, and safe where
-    df/dp varies no faster in time than lam and u do.
+    ``d lam/dt = -(df/du)' lam``, ``d mu/dt = -(df/dp)' lam`` with u(t) interpolated from the record. mu is integrated by
+    the Runge-Kutta method that integrates lam, and its error is estimated by the same embedded method, many steps at a
+    time; where it is too large, by adaptive quadrature. So parameters do not drive the steps (the semi-norm), and are
+    accurate all the same.
 
-    Cost: one state VJP for each reverse stage and one batched parameter VJP for each reverse step; the solve restarts
+    Cost: one state VJP for each reverse stage and one batched parameter VJP for many reverse steps; the solve restarts
     at every saved row, where lam jumps. Source: Rackauckas et al., arXiv:1812.01892; the semi-norm: Kidger, Chen &
     Lyons, arXiv:2009.09457.
     """
 
-    seminorm: bool = False
-
     records_slopes = True
 
     def reverse(self, problem: Reverse) -> Costate:
-        rtol, atol = reverse_tolerances(problem, self)
-        walk = CostateWalk(problem, StageSums(not self.seminorm, rtol, atol))
+        walk = CostateWalk(problem, RowIntegral(*reverse_tolerances(problem, self)))
         return solve_costate(problem, self, walk)

@@ -19,6 +19,8 @@ from ..solvers.lanes import LaneContext
 from ..solvers.record import Result
 from ..solvers.system import LaneSystem, System
 
+SMALL = 8  # components of a state up to which its Jacobians are formed
+
 
 class Cotangents(NamedTuple):
     """Cotangents of the forward results, lanes at axis 1 (``end``: axis 0)."""
@@ -141,6 +143,27 @@ class Reverse:
         """``lam' df/du`` on every lane, ``(B, n)``."""
         _, back = self.vjp(lambda th, u_, t_: self.system.rhs(u_, th, t_), (u, t), p, params=False)
         return back(lam)[1][0]
+
+    @property
+    def small(self) -> bool:
+        """Whether Jacobians of the state, formed for many points at once, are cheaper than products one by one."""
+        n, dtype = self.args.u0.shape[-1], self.system.dtype
+        return n <= SMALL and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
+
+    def jacobians(self, u: Array, t: Array, p: Array | None) -> Array:
+        """``df/du`` at points ``u (X, B, n)``, ``t (X, B)``: ``(X, B, n, n)``, row o the derivative of component o."""
+        system = self.system
+
+        def many(u):
+            def one_lane(th, u_, t_):
+                return jax.vmap(lambda a, b: system.rhs(a, th, b))(u_, t_)
+
+            return self._apply(one_lane, (), p, (u, t), 1, False)
+
+        _, back = jax.vjp(many, u)
+        units = jnp.eye(u.shape[-1], dtype=u.dtype)
+        rows = jax.vmap(lambda e: back(jnp.broadcast_to(e, u.shape))[0])(units)
+        return jnp.moveaxis(rows, 0, -2)
 
     def pull_params(self, lam: Array, u: Array, t: Array, p: Array | None) -> Mu:
         """``sum_x lam_x' df/dp`` over points ``x``: ``lam, u (X, B, n)``, ``t (X, B)``, in one batched product."""

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..solvers.runge_kutta import Step
-from .costate import CostateAux, CostateWalk, ParameterIntegral
+from .costate import CostateAux, CostateWalk
 from .norms import mu_error
+from .parameter_integral import ParameterIntegral
 from .reverse import Mu
 
 

@@ -51,6 +51,14 @@ class Walk:
     def rhs(self, aux: Any, t: Array, u: Array) -> Array:
         raise NotImplementedError
 
+    def look_ahead(self, aux: Any, t: Array, h: Array) -> Any:
+        """What can be known of the stages of a step before their states are: done once, for all of them."""
+        return None
+
+    def stage(self, aux: Any, ahead: Any, i: int, t: Array, u: Array) -> Array:
+        """The right-hand side at stage ``i`` of a step."""
+        return self.rhs(aux, t, u)
+
     def extra_error(self, aux: Any, step: Step) -> tuple[Array | None, Any]:
         """A further scaled error ``(B,)`` that the step must satisfy, and what `after_step` needs of it."""
         return None, None
@@ -139,7 +147,8 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
         remaining = s.stop - s.t
         lands = jnp.abs(s.h) * slack >= jnp.abs(remaining)
         h = jnp.where(on, jnp.where(lands, remaining, s.h), np.asarray(0.0, real))
-        step = take_step(tableau, lambda t, u: walk.rhs(s.aux, t, u), s.t, h, s.u, s.k0)
+        ahead = walk.look_ahead(s.aux, s.t, h)
+        step = take_step(tableau, lambda i, t, u: walk.stage(s.aux, ahead, i, t, u), s.t, h, s.u, s.k0, ahead)
         if stepping.adaptive:
             error = scaled_error(local_error(tableau, step), s.u, step.u1, stepping.rtol, stepping.atol)
             extra_error, extra = walk.extra_error(s.aux, step)

@@ -6,7 +6,7 @@ Arrays carry a leading lane axis: ``t, h (B,)``, ``u (B, n)``. Stage slopes are 
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,10 @@ from .tableau import Tableau
 
 
 class Step(NamedTuple):
-    """What one attempted step leaves: from ``(t, u)`` over ``h`` to ``u1``, with its slopes."""
+    """What one attempted step leaves: from ``(t, u)`` over ``h`` to ``u1``, with its slopes.
+
+    ``ahead``: what the walk knew of the stages before they were taken.
+    """
 
     t: Array
     h: Array
@@ -24,6 +27,7 @@ class Step(NamedTuple):
     u1: Array
     k: Array
     states: Array  # stage states, (B, s, n): where the slopes k[:, :s] were taken
+    ahead: Any = None
 
 
 def combine(weights: np.ndarray, slopes: list[Array]) -> Array:
@@ -39,15 +43,17 @@ def _real(dtype) -> np.dtype:
     return np.finfo(dtype).dtype
 
 
-def take_step(tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array) -> Step:
-    """One step of ``u' = rhs(t, u)``; costs ``tableau.stages`` evaluations of ``rhs``."""
+def take_step(
+    tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array, ahead: Any = None
+) -> Step:
+    """One step of ``u' = rhs(i, t, u)``, i the stage; costs ``tableau.stages`` evaluations of ``rhs``."""
     s, hu = tableau.stages, h[:, None]
     slopes, states = [k0], [u]
     for i in range(1, s + 1):
         ui = u + hu * combine(tableau.a[i, :i], slopes)
         states.append(ui)
-        slopes.append(rhs(t + h * np.asarray(tableau.c[i], t.dtype), ui))
-    return Step(t, h, u, states[-1], jnp.stack(slopes, 1), jnp.stack(states[:-1], 1))
+        slopes.append(rhs(i, t + h * np.asarray(tableau.c[i], t.dtype), ui))
+    return Step(t, h, u, states[-1], jnp.stack(slopes, 1), jnp.stack(states[:-1], 1), ahead)
 
 
 def local_error(tableau: Tableau, step: Step) -> Array:

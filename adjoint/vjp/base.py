@@ -15,7 +15,11 @@ RHS = Callable[[Any, Any, Any], Any]
 
 @runtime_checkable
 class VJPBackend(Protocol):
-    """Anything with a method ``dress``; instances are hashable, as they are part of a compiled solve."""
+    """Anything with a method ``dress``; instances are hashable, as they are part of a compiled solve.
+
+    A backend whose products cost as much for many points at once as one by one (on the host, say) has an attribute
+    ``vectorises = False``: reverse passes then ask for no more products than they need.
+    """
 
     def dress(self, f: RHS) -> RHS:
         """``f(u, p, t)`` with this backend's derivative; ``u``, ``p`` and the result in the user's own pytrees."""

@@ -139,7 +139,8 @@ def test_lanes_take_their_own_steps():
     for k, rate in enumerate(rates):
         alone = hx.solve(prob, p=rate, rtol=1e-8, atol=1e-8)
         assert int(together.stats.accepted[k]) == int(alone.stats.accepted)
-        np.testing.assert_allclose(together.us[k], alone.us, rtol=1e-12)
+        # step lengths are rounded differently, which moves the result by a small part of the tolerance
+        np.testing.assert_allclose(together.us[k], alone.us, rtol=1e-9)
     assert int(together.stats.accepted[1]) > 5 * int(together.stats.accepted[0])
 
 
