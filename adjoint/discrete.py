@@ -1,14 +1,10 @@
 """DiscreteAdjoint: the exact transpose of the Runge-Kutta steps that were taken.
 
-A step (t, h, u) with stage states U_i and slopes k_i = f(U_i) is a composition of right-hand-side evaluations and linear
-combinations; its transpose runs the stages backwards. With w_i = J(U_i)' v_i,
-
-    v_i = kbar_i + h a_si s + sum_{q > i} h a_qi w_q,      ubar = s + sum_i w_i,
-
-where s is the cotangent of the end of the step and kbar_i collects the cotangents of saved rows inside the step, which
-enter through its continuous extension: a saved row never costs a stop. Slope 0 of a step is slope s of the one before
-(FSAL); its cotangent is carried over, so that a step costs ``tableau.stages`` state VJPs. The parameter part of a chunk
-of steps is one batched VJP over all its stages.
+Saved rows enter the step that holds them, so that they never cost a stop (`step_transpose`). The stages of a chunk of
+steps are recomputed in one batch, and the parameter part of a chunk is one batched VJP. How the steps are transposed
+depends on the state. Small ones: all Jacobians of a chunk in one batch, which makes each step a small affine map; the
+sweep composes them. Others: a state VJP for each stage, one after another; slope 0 of a step is slope s of the one before
+(FSAL), and its cotangent is carried over, so that a step costs ``tableau.stages`` of them.
 
 Exact for the numbers that the solve returned, at any tolerance. Cost: about two solves, whatever the number of saves.
 Memory: the recorded steps. Source: Hager, Runge-Kutta methods in optimal control and the transformed adjoint system,
@@ -31,7 +27,10 @@ from .costate import saves_at_start
 from .jumps import jump_back
 from .reverse import Mu, Reverse
 from .sensealg import Costate, SensitivityMethod
+from .step_transpose import RowBars, transpose_row
 from .times import finish_times
+
+ENTRIES = 2**17  # numbers in the states of a chunk: more of them would leave the caches
 
 
 class Sweep(NamedTuple):
@@ -66,7 +65,8 @@ class _Transpose:
         self.reverse, self.tableau = reverse, reverse.tableau
         rows = reverse.options.max_steps + 1
         # parameters that change at events tie each row to its own set: such rows are taken one by one
-        self.chunk = 1 if reverse.system.param_size is not None else min(chunk, rows)
+        fits = max(1, ENTRIES // reverse.args.u0.size)
+        self.chunk = 1 if reverse.system.param_size is not None else min(chunk, rows, fits)
         assert reverse.result.steps is not None
         self.steps = reverse.result.steps
 
@@ -86,7 +86,6 @@ class _Transpose:
             jnp.zeros(r.lanes, bool),
         )
         sweep = lax.while_loop(lambda s: s.row >= 0, self._chunk, sweep)
-        # the slope at the start, and saves on t0
         u0, t0 = r.args.u0, r.args.schedule.t0
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
         lam = sweep.lam + saves_at_start(r)
@@ -126,6 +125,8 @@ class _Transpose:
     def _resolve(self, sweep: Sweep, u: Array, t: Array, kbar: Array, on: Array) -> Sweep:
         """Pull the pending slope cotangent back through the right-hand side at ``(t, u)``."""
         r = self.reverse
+        if r.small:
+            return sweep  # nothing is pending
         bar = where_lanes(on, kbar, jnp.zeros_like(kbar))
         lam = sweep.lam + r.state_vjp(bar, u, sweep.p, t)
         mu = r.add(sweep.mu, r.pull_params(bar[None], u[None], t[None], sweep.p))
@@ -135,7 +136,7 @@ class _Transpose:
 
     def _chunk(self, sweep: Sweep) -> Sweep:
         """Transpose the rows ``[low, sweep.row]``."""
-        r, size, tableau = self.reverse, self.chunk, self.tableau
+        r, size = self.reverse, self.chunk
         low = jnp.maximum(sweep.row - (size - 1), 0)
         steps = self.steps
 
@@ -151,50 +152,69 @@ class _Transpose:
         k = None if k is None else jnp.where(used[..., None, None], k, 0.0)
         states, times = self._points(t, h, u, k, sweep.p)
         sweep, ubar, kbar = self._take_saves(sweep, low, t, h)
-        weights = None if theta is None else h[..., None] * tableau.dense_weights(theta)
-        s = tableau.stages
+        rows = RowBars(h, theta, ubar, kbar)
+        transpose = self._by_jacobians if r.small else self._by_products
+        sweep, points, first = transpose(sweep, low, rows, states, times)
+        dmu = r.pull_params(_flat(points), _flat(states[:, :, first:]), _flat(times[:, :, first:]), sweep.p)
+        sweep = sweep._replace(mu=r.add(sweep.mu, dmu))
+        # where events write parameters, mu must be complete before one is passed
+        return self._events(sweep) if size == 1 else sweep
+
+    def _by_products(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
+        """The rows one after another, with a state VJP for each stage; also the slope cotangents from stage 1 on."""
+        r, s = self.reverse, self.tableau.stages
 
         def transpose(j, carry):
             sweep, points = carry
             i = sweep.row - low
-            at = lambda x: lax.dynamic_index_in_dim(x, i, 0, keepdims=False)  # noqa: E731
-            hi, kb = at(h)[:, None], at(kbar)
-            lam, pending = sweep.lam, sweep.kbar
-            cut_end = jnp.zeros_like(lam)
-            if weights is not None:
-                cut = at(theta) < 1
-                end = jnp.where(cut[:, None, None], at(weights)[..., None] * lam[:, None], 0)
-                kb, cut_end = kb + end, where_lanes(cut, lam, cut_end)
-                lam = where_lanes(cut, jnp.zeros_like(lam), lam)
-            v = [kb[:, q] for q in range(s + 1)]
-            v[s] = v[s] + pending
+            at = lambda x: None if x is None else lax.dynamic_index_in_dim(x, i, 0, keepdims=False)  # noqa: E731
             x, tx = at(states), at(times)
-            w = [jnp.zeros_like(lam)] * (s + 1)
-            for q in range(s, 0, -1):
-                if q < s:
-                    for later in range(q + 1, s + 1):
-                        if tableau.a[later, q] != 0:
-                            v[q] = v[q] + (hi * float(tableau.a[later, q])).astype(hi.dtype) * w[later]
-                w[q] = r.state_vjp(v[q], x[:, q], sweep.p, tx[:, q])
-                if q == s:
-                    w[q] = w[q] + lam
-            total = cut_end + at(ubar)
-            for q in range(1, s + 1):
-                total = total + w[q]
-                if tableau.a[q, 0] != 0:
-                    v[0] = v[0] + hi * np.asarray(tableau.a[q, 0], hi.dtype) * w[q]
-            points = lax.dynamic_update_index_in_dim(points, jnp.stack(v[1:], 1), i, 0)
-            sweep = sweep._replace(row=sweep.row - 1, lam=total, kbar=v[0])
-            return (sweep if size == 1 else self._events(sweep)), points
+            row = RowBars(*map(at, rows))
+            row = row._replace(kbar=row.kbar.at[:, s].add(sweep.kbar))
 
-        points = jnp.zeros((size, r.lanes, s, u.shape[-1]), u.dtype)
-        count = sweep.row - low + 1
-        sweep, points = lax.fori_loop(0, count, transpose, (sweep, points))
-        flat = lambda x: jnp.moveaxis(x, 2, 1).reshape(size * s, *x.shape[1:2], *x.shape[3:])  # noqa: E731
-        dmu = r.pull_params(flat(points), flat(states[:, :, 1:]), flat(times[:, :, 1:]), sweep.p)
-        sweep = sweep._replace(mu=r.add(sweep.mu, dmu))
-        # where events write parameters, mu must be complete before one is passed
-        return self._events(sweep) if size == 1 else sweep
+            def pull(q, v):
+                return r.state_vjp(v, x[:, q], sweep.p, tx[:, q])
+
+            lam, v = transpose_row(self.tableau, pull, row, sweep.lam, first=1)
+            points = lax.dynamic_update_index_in_dim(points, jnp.stack(v[1:], 1), i, 0)
+            sweep = sweep._replace(row=sweep.row - 1, lam=lam, kbar=v[0])
+            return (sweep if self.chunk == 1 else self._events(sweep)), points
+
+        points = jnp.zeros((self.chunk, r.lanes, s, states.shape[-1]), states.dtype)
+        return *lax.fori_loop(0, sweep.row - low + 1, transpose, (sweep, points)), 1
+
+    def _by_jacobians(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
+        """All rows at once as affine maps ``lam -> M lam + m``, then composed; also the cotangents of all slopes.
+
+        The slope at the start of a row is pulled back in the same row, so that nothing is pending between rows.
+        """
+        r, n, size = self.reverse, states.shape[-1], self.chunk
+        jacobians = r.jacobians(_flat(states), _flat(times), sweep.p)  # (C (s+1), B, n, n)
+        jacobians = jacobians.reshape(size, -1, *jacobians.shape[1:])
+
+        def pull(q, v):
+            # v (n+1, C, B, n): along the unit vectors of lam, and what the saved rows put in
+            return jnp.sum(v[..., None] * jacobians[:, q], -2)
+
+        units = jnp.eye(n + 1, n, dtype=states.dtype)[:, None, None]
+        saved = jnp.eye(n + 1, dtype=states.dtype)[n][:, None, None, None]
+        columns = rows._replace(ubar=saved * rows.ubar, kbar=saved[..., None] * rows.kbar)
+        units = jnp.broadcast_to(units, columns.ubar.shape)
+        maps, v = transpose_row(self.tableau, pull, columns, units, first=0)
+
+        def compose(j, carry):
+            sweep, lams = carry
+            i = sweep.row - low
+            lams = lax.dynamic_update_index_in_dim(lams, sweep.lam, i, 0)
+            row = lax.dynamic_index_in_dim(maps, i, 1, keepdims=False)  # (n+1, B, n)
+            sweep = sweep._replace(row=sweep.row - 1, lam=_apply(row, sweep.lam))
+            return (sweep if size == 1 else self._events(sweep)), lams
+
+        # rows that are not reached keep zeros; their length is zero too
+        lams = jnp.zeros((size, r.lanes, n), states.dtype)
+        sweep, lams = lax.fori_loop(0, sweep.row - low + 1, compose, (sweep, lams))
+        points = _apply(jnp.stack(v, -2), lams[..., None, :])
+        return sweep, points, 0
 
     def _points(self, t, h, u, k, p) -> tuple[Array, Array]:
         """Stage states ``(C, B, s+1, n)`` and times ``(C, B, s+1)`` of a chunk, the end of the step last."""
@@ -219,7 +239,7 @@ class _Transpose:
         count = bars.shape[0]
         if count == 0:
             return sweep, ubar, kbar
-        width = min(count, 16)
+        width = min(count, 16, max(1, ENTRIES // (lanes * n)))
 
         def remaining(save):
             return (save > 0) & (take(saves.row, save - 1) >= low)
@@ -249,3 +269,14 @@ class _Transpose:
             lambda c: jnp.any(remaining(c[0])), body, (sweep.save, ubar, kbar)
         )
         return sweep._replace(save=save), ubar, kbar
+
+
+def _flat(x: Array) -> Array:
+    """``(C, B, s, ...)`` to ``(C s, B, ...)``."""
+    return jnp.moveaxis(x, 2, 1).reshape(-1, x.shape[1], *x.shape[3:])
+
+
+def _apply(columns: Array, lam: Array) -> Array:
+    """The affine map with columns ``(n+1, ..., n)``, the last one constant, at ``lam (..., n)``."""
+    linear = jnp.moveaxis(lam, -1, 0)[..., None] * columns[:-1]
+    return jnp.sum(linear, 0) + columns[-1]
