@@ -30,7 +30,7 @@ from .sensealg import Costate, SensitivityMethod
 from .step_transpose import RowBars, transpose_row
 from .times import finish_times
 
-ENTRIES = 2**17  # numbers in the states of a chunk: more of them would leave the caches
+ENTRIES = 2**11  # numbers in the states of a chunk: where one step has many, a batch of several gains nothing
 
 
 class Sweep(NamedTuple):
@@ -223,7 +223,8 @@ class _Transpose:
         states, slopes = [u], []
         for q in range(1, tableau.stages + 1):
             slopes.append(self._slopes(times[..., q - 1], states[-1], p) if k is None else k[:, :, q - 1])
-            states.append(u + h[..., None] * combine(tableau.a[q, :q], slopes))
+            # see transpose_row for the barrier
+            states.append(lax.optimization_barrier(u + h[..., None] * combine(tableau.a[q, :q], slopes)))
         return jnp.stack(states, 2), times
 
     def _slopes(self, t: Array, u: Array, p) -> Array:

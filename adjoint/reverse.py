@@ -19,7 +19,7 @@ from ..solvers.lanes import LaneContext
 from ..solvers.record import Result
 from ..solvers.system import LaneSystem, System
 
-SMALL = 8  # components of a state up to which its Jacobians are formed
+SMALL = 8  # components of a state up to which its Jacobians are formed, where they are not many lanes' together
 
 
 class Cotangents(NamedTuple):
@@ -148,7 +148,7 @@ class Reverse:
     def small(self) -> bool:
         """Whether Jacobians of the state, formed for many points at once, are cheaper than products one by one."""
         n, dtype = self.args.u0.shape[-1], self.system.dtype
-        return n <= SMALL and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
+        return n <= SMALL and n * self.lanes <= 8 * SMALL and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
 
     def jacobians(self, u: Array, t: Array, p: Array | None) -> Array:
         """``df/du`` at points ``u (X, B, n)``, ``t (X, B)``: ``(X, B, n, n)``, row o the derivative of component o."""
