@@ -31,7 +31,8 @@ from .options import check_callbacks, check_count, check_number, check_span, che
 from .programs import find_program
 from .rows import gather_rows, known_plan, state_plan
 from .sensealg import SensitivityMethod
-from .vjp import JaxVJP, VJPBackend
+from .vjp import HostVJP, JaxVJP, VJPBackend
+from .vjp.host_errors import own_exceptions
 
 DEFAULTS: dict[str, Any] = dict(
     solver=Tsit5(),
@@ -102,7 +103,8 @@ def _solve(
             f"or None; got {sensealg!r}."
         )
     method = DiscreteAdjoint() if sensealg is None else sensealg
-    backend = next((b for b in (method.vjp, vjp) if b is not None), JaxVJP())
+    own = prob.f if isinstance(prob.f, HostVJP) else JaxVJP()
+    backend = next((b for b in (method.vjp, vjp) if b is not None), own)
     if not isinstance(backend, VJPBackend) or isinstance(backend, type):
         raise TypeError(f"solve: vjp must be a VJP backend such as JaxVJP(); got {backend!r}.")
     u0 = check_state(prob.u0)
@@ -142,9 +144,10 @@ def _solve(
     program = find_program(
         prob.f, built, (static, method, args_tree), lambda: _compile(built, static, method, args_tree)
     )
-    solution, end = program(args, built.theta, plan)
-    if throw:
-        raise_if_failed(solution, end, t0, t1, static)
+    with own_exceptions():
+        solution, end = program(args, built.theta, plan)
+        if throw:
+            raise_if_failed(solution, end, t0, t1, static)
     return solution
 
 
