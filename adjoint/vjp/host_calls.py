@@ -7,6 +7,7 @@ parameters. Cotangents of shared arguments are summed over points here, before a
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,13 +34,23 @@ class HostCall:
     p_static: tuple[Carried, ...]
     wanted: tuple[int, ...] | None = None
 
+    @functools.cached_property
+    def functions(self) -> HostFunctions:
+        static = tuple(c.value for c in self.p_static)
+        return HostFunctions(self.host, self.u_tree, Params(self.p_tree, static, ()))
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        """The number of dynamic leaves of p."""
+        return sum(c.value is MOVES for c in self.p_static)
+
     def pullback(self, wanted: tuple[int, ...]) -> HostCall:
         return replace(self, wanted=wanted)
 
     def parts(self, wanted: tuple[int, ...]) -> list[tuple[int, ...]]:
         """``wanted`` in groups that one function of the host gives together."""
         n = self.u_tree.num_leaves
-        last = n + sum(c.value is MOVES for c in self.p_static)
+        last = n + self.parameters
         groups = [(0, last)] if self.host.vjp is not None else [(0, n), (n, last)]
         parts = [tuple(i for i in wanted if a <= i < b) for a, b in (*groups, (last, last + 1))]
         return [part for part in parts if part]
@@ -70,13 +81,13 @@ class Carried:
 class _Batch:
     def __init__(self, call: HostCall, batch: tuple[int, ...], outs: Outs, flat: list[np.ndarray]):
         self.host, self.wanted, self.batch, self.outs = call.host, call.wanted, batch, outs
-        static = tuple(c.value for c in call.p_static)
-        self.functions = HostFunctions(call.host, call.u_tree, Params(call.p_tree, static, ()))
-        self.nu, self.np = call.u_tree.num_leaves, sum(s is MOVES for s in static)
+        self.functions, self.nu, self.np = call.functions, call.u_tree.num_leaves, call.parameters
         self.args = flat
         self.axes = len(batch)
 
     def run(self) -> tuple[np.ndarray, ...]:
+        if not self.axes and not self.host.batched:
+            return tuple(self._point(self.args))
         results = [np.zeros(shape, dtype) for shape, dtype in self.outs]
         apart = [not self.host.batched or self._parameters_differ(axis) for axis in range(self.axes)]
         rest = tuple(s for s, a in zip(self.batch, apart, strict=True) if not a)

@@ -22,7 +22,7 @@ def step_of(x: np.ndarray) -> np.ndarray:
     """The step at every entry, rounded so that ``x + h`` and ``x - h`` are exact to the last digit that matters."""
     eps = np.finfo(x.dtype).eps
     h = np.cbrt(eps) * np.maximum(1.0, np.abs(x))
-    return (2.0 ** np.round(np.log2(h))).astype(x.real.dtype)
+    return (2.0 ** np.round(np.log2(h))).astype(np.finfo(x.dtype).dtype)
 
 
 def state_part(rhs: RHS, lam, u, p, t, pattern: np.ndarray | None, batched: bool) -> list[np.ndarray]:
@@ -94,4 +94,4 @@ def _weighted(lam, high, low, lead: tuple[int, ...]) -> np.ndarray:
 
 
 def _cast(bar: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return (bar if like.dtype.kind == "c" else bar.real).astype(like.dtype)
+    return (bar if like.dtype.kind == "c" else np.real(bar)).astype(like.dtype)

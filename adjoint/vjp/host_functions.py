@@ -9,6 +9,7 @@ the right-hand side computed has another pattern, and is left to the solver.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Sequence
 
 import jax
@@ -41,8 +42,10 @@ class HostFunctions:
                 "or say in_place=False."
             )
         leaves = self._like_u("du", du, u, "write into the arrays of du")
-        for path, x in zip(self.names(), leaves, strict=True):
-            _check_written(path, x)
+        for i, x in enumerate(leaves):
+            missing = _not_written(x)
+            if missing is not None:
+                raise ValueError(_missing_message("du" + self._u_paths[i], x.shape, missing))
         return leaves
 
     # -- its products
@@ -95,7 +98,7 @@ class HostFunctions:
         """Which inputs the function changes, found by letting it change copies."""
         arguments = self._arguments(inputs, frozen=False)
         before = [x for name in inputs for x in jax.tree.leaves(self._arguments(inputs, frozen=True)[name])]
-        named = [(n + jax.tree_util.keystr(k), x) for n, v in arguments.items() for k, x in _with_path(v)]
+        named = [(n + k, x) for n, v in arguments.items() for k, x in zip(_paths(v), jax.tree.leaves(v), strict=True)]
         try:
             function(*arguments.values())
         except Exception:  # the first error is the one to tell
@@ -105,26 +108,28 @@ class HostFunctions:
 
     # -- what comes back
 
-    def names(self) -> list[str]:
-        return ["du" + jax.tree_util.keystr(k) for k, _ in _with_path(self.u_tree.unflatten(range(self.u_tree.num_leaves)))]
+    @functools.cached_property
+    def _u_paths(self) -> list[str]:
+        return _paths(self.u_tree.unflatten(range(self.u_tree.num_leaves)))
+
+    @functools.cached_property
+    def _p_paths(self) -> list[str]:
+        return self.params.dynamic_of(_paths(self.params.treedef.unflatten(self.params.static)))
 
     def _like_u(self, name: str, out: Any, u: Sequence[np.ndarray], advice: str) -> list[np.ndarray]:
         leaves = _flatten_up_to(self.u_tree, name, out, "u", advice)
-        paths = [x.removeprefix("du") for x in self.names()] if len(u) > 1 else [""] * len(u)
-        return [_array(name + k, x, y.shape, y.dtype) for k, x, y in zip(paths, leaves, u, strict=True)]
+        return [_array(name + k, x, y.shape, y.dtype) for k, x, y in zip(self._u_paths, leaves, u, strict=True)]
 
     def _like_p(self, name: str, out: Any, p: Sequence[np.ndarray]) -> list[Any]:
         leaves = self.params.dynamic_of(_flatten_up_to(self.params.treedef, name, out, "p", "return the cotangent of p"))
-        paths = [jax.tree_util.keystr(k) for k, _ in _with_path(self.params.treedef.unflatten(self.params.static))]
-        paths = self.params.dynamic_of(paths)
         return [
             _array(name + k, x, y.shape, y.dtype) if y.dtype.kind in "fcV" else None
-            for k, x, y in zip(paths, leaves, p, strict=True)
+            for k, x, y in zip(self._p_paths, leaves, p, strict=True)
         ]
 
 
-def _with_path(tree: Any):
-    return jax.tree_util.tree_leaves_with_path(tree)
+def _paths(tree: Any) -> list[str]:
+    return [jax.tree_util.keystr(k) for k, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _flatten_up_to(tree: Any, name: str, out: Any, like: str, advice: str) -> list[Any]:
@@ -142,6 +147,8 @@ def _flatten_up_to(tree: Any, name: str, out: Any, like: str, advice: str) -> li
 
 def _array(name: str, x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """A copy of ``x`` of exactly this shape and dtype; Python numbers take the dtype."""
+    if type(x) is np.ndarray and x.shape == shape and x.dtype == dtype:
+        return x.copy()
     if x is None or (not isinstance(x, np.ndarray) and np.asarray(x).dtype == object):
         raise TypeError(f"HostVJP: {name} is {type(x).__name__}; expected an array of shape {shape} and {dtype}.")
     y = np.asarray(x)
@@ -154,22 +161,28 @@ def _array(name: str, x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.nda
 
 
 def _unwritten_like(x: np.ndarray) -> np.ndarray:
-    pattern = _UNWRITTEN.get(x.real.dtype)
+    pattern = _UNWRITTEN.get(np.real(x).dtype)
     if pattern is None:
         return np.full(x.shape, np.nan, x.dtype)
     words = np.full(x.size * (x.dtype.itemsize // pattern.itemsize), pattern)
     return words.view(x.dtype).reshape(x.shape)
 
 
-def _check_written(name: str, x: np.ndarray) -> None:
-    pattern = _UNWRITTEN.get(x.real.dtype)
-    if not np.isnan(x).any() or pattern is None:
-        return
+def _not_written(x: np.ndarray) -> np.ndarray | None:
+    """Flat positions that still hold the pattern, or None."""
+    if not np.isnan(x).any():
+        return None
+    pattern = _UNWRITTEN.get(np.real(x).dtype)
+    if pattern is None:
+        return None
     words = np.ascontiguousarray(x).reshape(-1).view(pattern.dtype).reshape(x.size, -1)
     missing = np.flatnonzero(np.any(words == pattern, 1))
-    if missing.size:
-        where = [f"{name}[{', '.join(map(str, np.unravel_index(i, x.shape)))}]" if x.ndim else name for i in missing[:4]]
-        raise ValueError(
-            f"HostVJP: rhs did not write {', '.join(where)}{', ...' if missing.size > 4 else ''}. With in_place=True it "
-            "must assign every entry of du (du[...] = 0 first, to accumulate)."
-        )
+    return missing if missing.size else None
+
+
+def _missing_message(name: str, shape: tuple[int, ...], missing: np.ndarray) -> str:
+    where = [f"{name}[{', '.join(map(str, np.unravel_index(i, shape)))}]" if shape else name for i in missing[:4]]
+    return (
+        f"HostVJP: rhs did not write {', '.join(where)}{', ...' if missing.size > 4 else ''}. With in_place=True it must "
+        "assign every entry of du (du[...] = 0 first, to accumulate)."
+    )

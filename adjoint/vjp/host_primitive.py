@@ -8,8 +8,8 @@ separate functions for them: what is not used is not called. Under `jax.vmap` ev
 of length 1 where it is not mapped: a whole batch of points is one call from XLA to Python, and arrays that all points
 share are not copied for each.
 
-A call hands NumPy arrays to Python and takes NumPy arrays back (`mlir.emit_python_callback`). Measured on a CPU: 13
-microseconds, where `jax.pure_callback`, which makes JAX arrays of its arguments, takes 150 to 250.
+A call hands NumPy arrays to Python and takes NumPy arrays back (`mlir.emit_python_callback`), for a fifth of what
+`jax.pure_callback` costs, which makes JAX arrays of its arguments first (benchmarks/host_calls.py).
 
 Forward-mode and second derivatives are refused: nothing on the host could give them.
 """

@@ -71,7 +71,7 @@ class Model:
         return self.make(lam[0] * u[0], -lam[0] * u[0] * u[1], -lam[1] * u[1], lam[1] * u[0] * u[1])
 
     def jump(self, u, p, t):
-        a, b, c, d = self.read(p)
+        a, b, *_ = self.read(p)
         return self.xp.stack([0.9 * u[0] + 0.1 * a, u[1] + 0.05 * b * u[0] * self.xp.cos(t)])
 
     def rewrite(self, u, p, t):

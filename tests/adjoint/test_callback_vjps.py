@@ -74,6 +74,10 @@ def by_hand(function, vjp, calls):
     return functools.partial(function, undifferentiable), hx.HandWrittenVJP(**parts)
 
 
+def past_half(u, p, t, tprev):
+    return (t >= 0.5) & (tprev < 0.5)
+
+
 def periodic(affect, vjp, *_):
     return hx.PeriodicCallback(affect, 0.3, initial_affect=True, affect_vjp=vjp)
 
@@ -85,7 +89,7 @@ def crossing(affect, vjp, condition, condition_vjp):
 CASES = {
     "periodic": (periodic, kick, kick_vjp),
     "writes p": (lambda a, v, *_: hx.PresetTimeCallback([0.4], a, affects_params=True, affect_vjp=v), rewrite, rewrite_vjp),
-    "discrete": (lambda a, v, *_: hx.DiscreteCallback(lambda u, p, t, s: (t >= 0.5) & (s < 0.5), a, affect_vjp=v), kick, kick_vjp),
+    "discrete": (lambda a, v, *_: hx.DiscreteCallback(past_half, a, affect_vjp=v), kick, kick_vjp),
     "continuous": (crossing, kick, kick_vjp),
 }
 

@@ -1,5 +1,6 @@
 """HostVJP: what is called and how often, what a careless simulator may do, what is refused, and under which transforms."""
 
+import pathlib
 import threading
 
 import equinox as eqx
@@ -230,8 +231,8 @@ def test_a_nan_of_the_simulator_is_a_failed_solve_and_not_an_unwritten_entry():
 
 # ------------------------------------------------------------------ transforms
 @pytest.mark.parametrize("batched", [False, True])
-def test_lanes_with_shared_and_with_own_parameters(batched):
-    """grad of vmap with a shared leaf and a leaf for each lane; batched, far fewer calls."""
+def test_lanes_with_shared_parameters_or_with_own_ones(batched):
+    """grad of vmap with shared parameters, in few calls, and with a leaf for each lane."""
     s = Simulator(batched=batched)
     u0 = jnp.stack([U0, 2 * U0, -U0])
     own = jnp.array([0.3, 0.1, 0.2])
@@ -244,10 +245,11 @@ def test_lanes_with_shared_and_with_own_parameters(batched):
             jax.grad(lambda u0, a, b: jnp.sum(jax.vmap(lambda u, b: loss(fn, u, {"a": a, "b": b}))(u0, b)), (0, 1, 2))
         )
 
-    got, calls = s.counted(shared(s.host), u0, P)
-    assert relative_error(got, shared(f)(u0, P)) < 1e-12
-    assert (calls["vjp_p"] < 10) is batched
-    if not batched:
+    if batched:
+        got, calls = s.counted(shared(s.host), u0, P)
+        assert relative_error(got, shared(f)(u0, P)) < 1e-12
+        assert calls["vjp_p"] < 10
+    else:
         got = apart(s.host)(u0, P["a"], own)
         assert relative_error(got, apart(f)(u0, P["a"], own)) < 1e-12
 
@@ -398,3 +400,17 @@ def test_differences_in_jax_and_on_the_host_follow_jax_for_complex_mixed_and_int
     reference = pull(g(jnp))
     for fn in (host, hx.FiniteDifferenceVJP().dress(g(jnp))):
         assert relative_error(pull(fn), reference) < 1e-9
+
+
+def test_methods_that_differentiate_the_loop_take_a_host_in_reverse_and_refuse_it_forward(expected):
+    host = Simulator().host
+    got = jax.jit(jax.grad(lambda *x: loss(host, *x, hx.DirectAdjoint(), max_steps=32), (0, 1)))(U0, P)
+    assert relative_error(got, expected) < 1e-12
+    with pytest.raises(TypeError, match="no forward-mode derivative"):
+        jax.jvp(lambda u0: loss(host, u0, P, hx.ForwardSensitivity()), (U0,), (U0,))
+
+
+def test_the_example_of_the_manual_runs(capsys):
+    manual = pathlib.Path(__file__).parents[2] / "docs" / "backends.md"
+    exec(manual.read_text().split("```python\n")[1].split("```")[0], {})
+    assert "stiffness" in capsys.readouterr().out
