@@ -17,6 +17,7 @@ from ..solvers.system import EventSpec, System
 from .capture import Captured, Opaque, capture, fingerprint
 from .params import is_inexact, split_params
 from .vjp import HandWrittenVJP, VJPBackend
+from .vjp.host_primitive import calls_host_one_by_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +132,7 @@ def assemble(
         None if p_packing is None else p_packing.size,
         pack_params,
         with_params,
-        getattr(backend, "vectorises", True),
+        getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
     )
     flags = tuple(
         (s.kind, s.affect_neg is None, s.affect_up, s.save_left, s.save_right, s.components, s.terminate, s.reverse_only)

@@ -31,7 +31,7 @@ from .options import check_callbacks, check_count, check_number, check_span, che
 from .programs import find_program
 from .rows import gather_rows, known_plan, state_plan
 from .sensealg import SensitivityMethod
-from .vjp import HostVJP, JaxVJP, VJPBackend
+from .vjp import JaxVJP, VJPBackend
 from .vjp.host_errors import own_exceptions
 
 DEFAULTS: dict[str, Any] = dict(
@@ -103,8 +103,7 @@ def _solve(
             f"or None; got {sensealg!r}."
         )
     method = DiscreteAdjoint() if sensealg is None else sensealg
-    own = prob.f if isinstance(prob.f, HostVJP) else JaxVJP()
-    backend = next((b for b in (method.vjp, vjp) if b is not None), own)
+    backend = next((b for b in (method.vjp, vjp) if b is not None), JaxVJP())
     if not isinstance(backend, VJPBackend) or isinstance(backend, type):
         raise TypeError(f"solve: vjp must be a VJP backend such as JaxVJP(); got {backend!r}.")
     u0 = check_state(prob.u0)

@@ -106,11 +106,6 @@ class HostVJP:
         out = call_host(*leaves, *params.dynamic, jnp.asarray(t), call=call, outs=outs)
         return tree.unflatten(out)
 
-    @property
-    def vectorises(self) -> bool:
-        """Whether many points cost little more than one."""
-        return self.batched
-
     def dress(self, f: RHS) -> RHS:
         """As a backend a host serves itself alone."""
         if getattr(f, "__wrapped__", f) is not self:

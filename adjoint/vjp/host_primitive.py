@@ -49,6 +49,18 @@ def call_host(*args: Any, call: Any, outs: Outs) -> list[Any]:
     return host_p.bind(*map(jnp.asarray, args), call=call, outs=outs, batch=())
 
 
+def calls_host_one_by_one(jaxpr: Any) -> bool:
+    """Whether a traced right-hand side calls a host that takes one point at a time."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is host_p and not eqn.params["call"].host.batched:
+            return True
+        for x in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(x, "jaxpr", x)
+            if hasattr(inner, "eqns") and calls_host_one_by_one(inner):
+                return True
+    return False
+
+
 def _avals(*args, outs: Outs, **_):
     return [core.ShapedArray(shape, dtype) for shape, dtype in outs]
 
