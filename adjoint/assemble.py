@@ -15,36 +15,9 @@ from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
 from .capture import Captured, Opaque, capture, fingerprint
-from .vjp import VJPBackend
-
-
-@dataclass(frozen=True, eq=False)
-class Params:
-    """The user's p, split: arrays that move, and everything else, which stays as it is."""
-
-    treedef: Any
-    static: tuple[Any, ...]  # one entry for each leaf, None where it is dynamic
-    dynamic: tuple[Any, ...]
-
-    def rebuild(self, dynamic) -> Any:
-        it = iter(dynamic)
-        return self.treedef.unflatten([next(it) if s is _DYNAMIC else s for s in self.static])
-
-
-_DYNAMIC = object()
-
-
-def split_params(p: Any) -> Params:
-    """Arrays and Python floats of ``p`` are data; ints, bools and objects are carried untouched."""
-    leaves, treedef = jax.tree.flatten(p)
-    moving = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) for x in leaves]
-    static = tuple(_DYNAMIC if m else x for x, m in zip(leaves, moving, strict=True))
-    dynamic = tuple(jnp.asarray(x) for x, m in zip(leaves, moving, strict=True) if m)
-    return Params(treedef, static, dynamic)
-
-
-def is_inexact(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+from .params import is_inexact, split_params
+from .vjp import HandWrittenVJP, VJPBackend
+from .vjp.host_primitive import calls_host_one_by_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +75,8 @@ def assemble(
     def checked_f(u, q, t):
         return _check_like("f", f(u, q, t), u)
 
+    checked_f.__wrapped__ = f  # for backends that know their own right-hand side
+
     rhs = keep(lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
     if running_cost is not None:
         cost = keep(lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
@@ -117,7 +92,9 @@ def assemble(
             theta[i] = x
         return tuple(theta)
 
-    def keep_affect(callback: Callback, affect: Callable, extra: Any) -> Callable:
+    def keep_affect(callback: Callback, affect: Callable, extra: Any, vjp: Any = None) -> Callable:
+        affect = _dressed("affect_vjp", affect, vjp)
+
         def checked(u, q, t, x):
             args = (u, q, t) if x is None else (u, q, t, x)
             out = affect(*args)
@@ -155,10 +132,10 @@ def assemble(
         None if p_packing is None else p_packing.size,
         pack_params,
         with_params,
-        getattr(backend, "vectorises", True),
+        getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
     )
     flags = tuple(
-        (s.kind, s.affect_neg is None, s.affect_up, s.save_left, s.save_right, s.components, s.terminate)
+        (s.kind, s.affect_neg is None, s.affect_up, s.save_left, s.save_right, s.components, s.terminate, s.reverse_only)
         for s in specs
     )
     shapes = tuple((x.shape, str(x.dtype)) for x in theta)
@@ -187,7 +164,8 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
         condition = callback.condition
         four = takes_four(condition)
         test = keep(lambda u, q, t, s: _check_bool(condition(u, q, t, s) if four else condition(u, q, t)), t_shape)
-        affect = keep_affect(callback, callback.affect, t_shape if takes_four(callback.affect) else None)
+        extra = t_shape if takes_four(callback.affect) else None
+        affect = keep_affect(callback, callback.affect, extra, callback.affect_vjp)
         return EventSpec(
             "discrete",
             affect,
@@ -197,7 +175,7 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
             terminate=callback.terminate,
         )
     if isinstance(callback, ContinuousCallback):
-        condition = callback.condition
+        condition = _dressed("condition_vjp", callback.condition, callback.condition_vjp)
         sizes: list[int] = []
         vector: list[bool] = []
 
@@ -210,21 +188,33 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
         test = keep(value, t_shape)
         index = jax.ShapeDtypeStruct((), np.int32)
 
-        def affect_of(function):
-            return keep_affect(callback, function, index if vector[0] and takes_four(function) else None)
+        def affect_of(function, vjp):
+            return keep_affect(callback, function, index if vector[0] and takes_four(function) else None, vjp)
+
+        up = (callback.affect, callback.affect_vjp) if callback.affect else (callback.affect_neg, callback.affect_neg_vjp)
 
         return EventSpec(
             "continuous",
-            affect_of(callback.affect or callback.affect_neg),
-            None if callback.affect_neg is None else affect_of(callback.affect_neg),
+            affect_of(*up),
+            None if callback.affect_neg is None else affect_of(callback.affect_neg, callback.affect_neg_vjp),
             callback.affect is not None,
             left,
             right,
             test,
             sizes[0],
             callback.terminate,
+            callback.condition_vjp is not None,
         )
-    return EventSpec("known", keep_affect(callback, callback.affect, None), save_left=left, save_right=right)
+    affect = keep_affect(callback, callback.affect, None, callback.affect_vjp)
+    return EventSpec("known", affect, save_left=left, save_right=right)
+
+
+def _dressed(name: str, function: Callable, vjp: Any) -> Callable:
+    """An affect or a condition with its hand-written product, if it has one."""
+    if vjp is None:
+        return function
+    backend = vjp if isinstance(vjp, VJPBackend) else HandWrittenVJP(vjp=vjp, label=name)
+    return backend.dress(function)
 
 
 def takes_four(function: Callable) -> bool:

@@ -32,6 +32,7 @@ from .programs import find_program
 from .rows import gather_rows, known_plan, state_plan
 from .sensealg import SensitivityMethod
 from .vjp import JaxVJP, VJPBackend
+from .vjp.host_errors import own_exceptions
 
 DEFAULTS: dict[str, Any] = dict(
     solver=Tsit5(),
@@ -142,9 +143,10 @@ def _solve(
     program = find_program(
         prob.f, built, (static, method, args_tree), lambda: _compile(built, static, method, args_tree)
     )
-    solution, end = program(args, built.theta, plan)
-    if throw:
-        raise_if_failed(solution, end, t0, t1, static)
+    with own_exceptions():
+        solution, end = program(args, built.theta, plan)
+        if throw:
+            raise_if_failed(solution, end, t0, t1, static)
     return solution
 
 

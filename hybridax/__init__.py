@@ -9,7 +9,7 @@ from .adjoint.interpolating import InterpolatingAdjoint
 from .adjoint.quadrature import QuadratureAdjoint
 from .adjoint.sensealg import SensitivityMethod
 from .adjoint.solve import solve
-from .adjoint.vjp import HandWrittenVJP, JaxVJP
+from .adjoint.vjp import FiniteDifferenceVJP, HandWrittenVJP, HostVJP, JaxVJP
 from .models import MLP, CheckpointError, FitError, FitResult, HybridRHS, fit, load_checkpoint, save_checkpoint
 from .solvers.callbacks import (
     CallbackSet,
@@ -35,11 +35,13 @@ __all__ = [
     "DiscreteAdjoint",
     "DiscreteCallback",
     "Euler",
+    "FiniteDifferenceVJP",
     "FitError",
     "FitResult",
     "ForwardSensitivity",
     "GaussAdjoint",
     "HandWrittenVJP",
+    "HostVJP",
     "HybridRHS",
     "InterpolatingAdjoint",
     "JaxVJP",

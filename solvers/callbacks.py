@@ -2,6 +2,11 @@
 
 An affect maps the state before an event to the state after it: ``affect(u, p, t) -> u``, or ``-> (u, p)`` with
 ``affects_params=True``. Every callback can save the limits on both sides of its events, ``save_positions=(left, right)``.
+
+An affect may bring its vector-Jacobian product, ``affect_vjp(lam, u, p, t) -> (u part, p part)``: ``lam`` is the
+cotangent of what the affect returns, a pair with ``affects_params=True``. An affect with a fourth argument has it there
+too. A condition of a `ContinuousCallback` may bring ``condition_vjp(c_bar, u, p, t) -> (u part, p part)``. Instead of a
+function, a VJP backend such as ``HandWrittenVJP(vjp_u=..., vjp_t=...)`` does as well.
 """
 
 from __future__ import annotations
@@ -20,12 +25,20 @@ class Callback:
 
     save_positions: tuple[bool, bool]
     affects_params: bool
+    affect_vjp: Any
 
     def _check(self, **functions: Any) -> None:
         name = type(self).__name__
         for argument, function in functions.items():
             if not callable(function):
                 raise TypeError(f"{name}: {argument} must be callable; got {type(function).__name__}.")
+        for argument in ("affect_vjp", "affect_neg_vjp", "condition_vjp"):
+            given = getattr(self, argument, None)
+            if not (given is None or callable(given) or hasattr(given, "dress")):
+                raise TypeError(
+                    f"{name}: {argument} must be a function (lam, u, p, t) -> (u part, p part), or a VJP backend; "
+                    f"got {type(given).__name__}."
+                )
         positions = self.save_positions
         if not (isinstance(positions, (tuple, list)) and len(positions) == 2 and all(_is_bool(b) for b in positions)):
             raise ValueError(f"{name}: save_positions must be a pair of booleans (left, right); got {positions!r}.")
@@ -51,6 +64,7 @@ class PeriodicCallback(Callback):
     final_affect: bool = field(default=False, kw_only=True)
     save_positions: tuple[bool, bool] = field(default=(True, True), kw_only=True)
     affects_params: bool = field(default=False, kw_only=True)
+    affect_vjp: Any = field(default=None, kw_only=True)
 
     def __post_init__(self):
         self._check(affect=self.affect)
@@ -94,6 +108,7 @@ class PresetTimeCallback(Callback):
     affect: Callable
     save_positions: tuple[bool, bool] = field(default=(True, True), kw_only=True)
     affects_params: bool = field(default=False, kw_only=True)
+    affect_vjp: Any = field(default=None, kw_only=True)
 
     def __post_init__(self):
         self._check(affect=self.affect)
@@ -144,6 +159,7 @@ class DiscreteCallback(Callback):
     terminate: bool = field(default=False, kw_only=True)
     save_positions: tuple[bool, bool] = field(default=(True, True), kw_only=True)
     affects_params: bool = field(default=False, kw_only=True)
+    affect_vjp: Any = field(default=None, kw_only=True)
 
     def __post_init__(self):
         self._check(condition=self.condition, affect=self.affect)
@@ -157,7 +173,8 @@ class ContinuousCallback(Callback):
     """Fires where ``condition(u, p, t)`` crosses zero: ``affect`` on upcrossings, ``affect_neg`` on downcrossings.
 
     ``affect_neg`` is ``affect`` unless given; None ignores that direction. A condition may return a vector; affects then
-    take the index of the component that fired as their fourth argument. ``terminate`` ends the solve at the event.
+    take the index of the component that fired as their fourth argument. ``affect_neg_vjp`` belongs to an ``affect_neg`` that
+    is given. ``terminate`` ends the solve at the event.
     Directions are those met along the integration, also when it runs backwards in time.
     """
 
@@ -167,10 +184,15 @@ class ContinuousCallback(Callback):
     terminate: bool = field(default=False, kw_only=True)
     save_positions: tuple[bool, bool] = field(default=(True, True), kw_only=True)
     affects_params: bool = field(default=False, kw_only=True)
+    affect_vjp: Any = field(default=None, kw_only=True)
+    affect_neg_vjp: Any = field(default=None, kw_only=True)
+    condition_vjp: Any = field(default=None, kw_only=True)
 
     def __post_init__(self):
         if self.affect_neg is SAME:
             object.__setattr__(self, "affect_neg", self.affect)
+            if self.affect_neg_vjp is None:
+                object.__setattr__(self, "affect_neg_vjp", self.affect_vjp)
         given = {k: v for k, v in dict(affect=self.affect, affect_neg=self.affect_neg).items() if v is not None}
         if not given:
             raise ValueError("ContinuousCallback: affect and affect_neg are both None; nothing would ever fire.")

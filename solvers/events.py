@@ -59,6 +59,10 @@ class Conditions:
         """Values and time derivatives ``(B, C)`` along the velocity ``du``."""
 
         def along(theta, u_, t_, du_):
+            if any(s.reverse_only for s in self.specs):
+                values, back = jax.vjp(lambda v, s: self._values(theta, v, s), u_, t_)
+                c_u, c_t = jax.vmap(back)(jnp.eye(self.count, dtype=values.dtype))
+                return values, (c_u @ du_).real.astype(values.dtype) + c_t
             return jax.jvp(lambda v, s: self._values(theta, v, s), (u_, t_), (du_, jnp.ones_like(t_)))
 
         return self.system.lift(along, u, t, du, p=p)

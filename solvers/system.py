@@ -38,6 +38,7 @@ class EventSpec:
     condition: Callable | None = None
     components: int = 1
     terminate: bool = False
+    reverse_only: bool = False  # the condition has a hand-written VJP, and no forward-mode derivative
 
 
 @dataclass(frozen=True, eq=False)
