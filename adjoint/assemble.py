@@ -15,36 +15,8 @@ from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
 from .capture import Captured, Opaque, capture, fingerprint
+from .params import is_inexact, split_params
 from .vjp import VJPBackend
-
-
-@dataclass(frozen=True, eq=False)
-class Params:
-    """The user's p, split: arrays that move, and everything else, which stays as it is."""
-
-    treedef: Any
-    static: tuple[Any, ...]  # one entry for each leaf, None where it is dynamic
-    dynamic: tuple[Any, ...]
-
-    def rebuild(self, dynamic) -> Any:
-        it = iter(dynamic)
-        return self.treedef.unflatten([next(it) if s is _DYNAMIC else s for s in self.static])
-
-
-_DYNAMIC = object()
-
-
-def split_params(p: Any) -> Params:
-    """Arrays and Python floats of ``p`` are data; ints, bools and objects are carried untouched."""
-    leaves, treedef = jax.tree.flatten(p)
-    moving = [isinstance(x, (jax.Array, np.ndarray, np.generic, float, complex)) for x in leaves]
-    static = tuple(_DYNAMIC if m else x for x, m in zip(leaves, moving, strict=True))
-    dynamic = tuple(jnp.asarray(x) for x, m in zip(leaves, moving, strict=True) if m)
-    return Params(treedef, static, dynamic)
-
-
-def is_inexact(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +55,11 @@ def assemble(
     captured: list[Captured] = []
     start = count
 
-    def keep(function: Callable, *extra: Any) -> Callable:
-        """Capture ``function(u_tree, p, t, *extra)`` and return it as ``(flat u, theta, t, *extra)``."""
+    def keep(owner: Callable, function: Callable, *extra: Any) -> Callable:
+        """Capture ``function(u_tree, p, t, *extra)`` and return it as ``(flat u, theta, t, *extra)``.
+
+        ``owner`` is the user's own function inside it.
+        """
         nonlocal start
         got = capture(
             lambda u, dynamic, t, *x: function(packing.unpack(u), params.rebuild(dynamic), t, *x),
@@ -92,6 +67,7 @@ def assemble(
             params.dynamic,
             t_shape,
             *extra,
+            owner=owner,
         )
         low, start = start, start + len(got.consts)
         captured.append(got)
@@ -102,9 +78,9 @@ def assemble(
     def checked_f(u, q, t):
         return _check_like("f", f(u, q, t), u)
 
-    rhs = keep(lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
+    rhs = keep(f, lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
     if running_cost is not None:
-        cost = keep(lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
+        cost = keep(running_cost, lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
         plain = rhs
         rhs = lambda u, theta, t: jnp.append(plain(u, theta, t), cost(u, theta, t))  # noqa: E731
 
@@ -131,7 +107,8 @@ def assemble(
             new = _check_params(out[1], q)
             return packing.pack(_check_like("affect", out[0], u)), p_packing.pack_leaves(new)
 
-        inner = keep(lambda u, q, t, *x: checked(u, q, t, *(x or (None,))), *(() if extra is None else (extra,)))
+        extras = () if extra is None else (extra,)
+        inner = keep(affect, lambda u, q, t, *x: checked(u, q, t, *(x or (None,))), *extras)
 
         def call(u, theta, t, x):
             new, packed = inner(u, theta, t) if extra is None else inner(u, theta, t, x)
@@ -186,7 +163,8 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
     if isinstance(callback, DiscreteCallback):
         condition = callback.condition
         four = takes_four(condition)
-        test = keep(lambda u, q, t, s: _check_bool(condition(u, q, t, s) if four else condition(u, q, t)), t_shape)
+        told = lambda u, q, t, s: condition(u, q, t, s) if four else condition(u, q, t)  # noqa: E731
+        test = keep(condition, lambda *args: _check_bool(told(*args)), t_shape)
         affect = keep_affect(callback, callback.affect, t_shape if takes_four(callback.affect) else None)
         return EventSpec(
             "discrete",
@@ -207,7 +185,7 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
             vector.append(out.ndim == 1)
             return jnp.reshape(out, (-1,)).astype(t.dtype)
 
-        test = keep(value, t_shape)
+        test = keep(condition, value, t_shape)
         index = jax.ShapeDtypeStruct((), np.int32)
 
         def affect_of(function):
