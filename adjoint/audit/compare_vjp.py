@@ -223,6 +223,7 @@ def _check_leaf(evaluate, values, name, i, lam, bar, rng, rtol, atol) -> LeafChe
         found = _worst_entry(evaluate, values, i, lam, bar)
         if found is not None:
             got, expected, entry = found
+            relative = abs(got - expected) / max(abs(got), abs(expected), np.finfo(float).tiny)
             return LeafCheck(name, got, expected, float(relative), rtol, float(resolution), ok, entry)
     return LeafCheck(name, got, expected, float(relative), rtol, float(resolution), ok)
 

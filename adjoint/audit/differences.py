@@ -93,6 +93,7 @@ def random_direction(rng: np.random.Generator, x: Any) -> np.ndarray:
 
 def pairing(cotangent: Any, tangent: Any) -> float:
     """``Re sum_i c_i v_i``, JAX's pairing of cotangents and tangents (no conjugation)."""
-    return float(np.real(np.sum(np.asarray(cotangent, np.complex128) * np.asarray(tangent, np.complex128))))
+    with np.errstate(invalid="ignore"):  # what is not finite shows in the result
+        return float(np.real(np.sum(np.asarray(cotangent, np.complex128) * np.asarray(tangent, np.complex128))))
 
 

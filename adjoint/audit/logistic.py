@@ -174,7 +174,7 @@ REACHED = Reference(
     _reached,
 )
 CAPTURED = Reference(
-    "arrays captured by f and an affect",
+    "periodic jump with initial affect, captured arrays",
     lambda p: {"callback": PeriodicCallback(_kick(lambda _: p["dose"]), 0.5, initial_affect=True)},
     _periodic,
     captures=True,
