@@ -68,7 +68,9 @@ def check_backend(
     Returns the errors. Raises `ConformanceError`, an AssertionError that names the first case to fail.
     """
     field = LogisticField()
-    made: Any = backend if hasattr(backend, "dress") or not callable(backend) else backend(field)
+    made: Any = backend
+    if callable(backend) and (isinstance(backend, type) or not hasattr(backend, "dress")):
+        made = backend(field)
     if isinstance(made, type) or not isinstance(made, VJPBackend):
         raise TypeError(f"check_backend: expected a VJP backend, or a function that makes one; got {made!r}.")
     tolerance = _limit(rtol)
