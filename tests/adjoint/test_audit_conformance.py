@@ -85,7 +85,7 @@ class WrongJumps(hx.DiscreteAdjoint):
 
 def test_a_method_that_is_wrong_through_jumps_is_refused_at_the_first_jump():
     with pytest.raises(ConformanceError, match="closed form") as error:
-        check_sensealg(WrongJumps())
+        check_sensealg(WrongJumps(), skip=("smooth",))
     assert error.value.case.startswith("periodic jump with initial affect")
 
 
