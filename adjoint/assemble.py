@@ -56,8 +56,11 @@ def assemble(
     captured: list[Captured] = []
     start = count
 
-    def keep(function: Callable, *extra: Any) -> Callable:
-        """Capture ``function(u_tree, p, t, *extra)`` and return it as ``(flat u, theta, t, *extra)``."""
+    def keep(owner: Callable, function: Callable, *extra: Any) -> Callable:
+        """Capture ``function(u_tree, p, t, *extra)`` and return it as ``(flat u, theta, t, *extra)``.
+
+        ``owner`` is the user's own function inside it.
+        """
         nonlocal start
         got = capture(
             lambda u, dynamic, t, *x: function(packing.unpack(u), params.rebuild(dynamic), t, *x),
@@ -65,6 +68,7 @@ def assemble(
             params.dynamic,
             t_shape,
             *extra,
+            owner=owner,
         )
         low, start = start, start + len(got.consts)
         captured.append(got)
@@ -77,9 +81,9 @@ def assemble(
 
     checked_f.__wrapped__ = f  # for backends that know their own right-hand side
 
-    rhs = keep(lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
+    rhs = keep(f, lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
     if running_cost is not None:
-        cost = keep(lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
+        cost = keep(running_cost, lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
         plain = rhs
         rhs = lambda u, theta, t: jnp.append(plain(u, theta, t), cost(u, theta, t))  # noqa: E731
 
@@ -93,7 +97,7 @@ def assemble(
         return tuple(theta)
 
     def keep_affect(callback: Callback, affect: Callable, extra: Any, vjp: Any = None) -> Callable:
-        affect = _dressed("affect_vjp", affect, vjp)
+        own, affect = affect, _dressed("affect_vjp", affect, vjp)
 
         def checked(u, q, t, x):
             args = (u, q, t) if x is None else (u, q, t, x)
@@ -108,7 +112,8 @@ def assemble(
             new = _check_params(out[1], q)
             return packing.pack(_check_like("affect", out[0], u)), p_packing.pack_leaves(new)
 
-        inner = keep(lambda u, q, t, *x: checked(u, q, t, *(x or (None,))), *(() if extra is None else (extra,)))
+        extras = () if extra is None else (extra,)
+        inner = keep(own, lambda u, q, t, *x: checked(u, q, t, *(x or (None,))), *extras)
 
         def call(u, theta, t, x):
             new, packed = inner(u, theta, t) if extra is None else inner(u, theta, t, x)
@@ -163,7 +168,8 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
     if isinstance(callback, DiscreteCallback):
         condition = callback.condition
         four = takes_four(condition)
-        test = keep(lambda u, q, t, s: _check_bool(condition(u, q, t, s) if four else condition(u, q, t)), t_shape)
+        told = lambda u, q, t, s: condition(u, q, t, s) if four else condition(u, q, t)  # noqa: E731
+        test = keep(condition, lambda *args: _check_bool(told(*args)), t_shape)
         extra = t_shape if takes_four(callback.affect) else None
         affect = keep_affect(callback, callback.affect, extra, callback.affect_vjp)
         return EventSpec(
@@ -185,7 +191,7 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
             vector.append(out.ndim == 1)
             return jnp.reshape(out, (-1,)).astype(t.dtype)
 
-        test = keep(value, t_shape)
+        test = keep(callback.condition, value, t_shape)
         index = jax.ShapeDtypeStruct((), np.int32)
 
         def affect_of(function, vjp):

@@ -4,6 +4,9 @@ A right-hand side, affect, condition or cost is traced once into a jaxpr. Every 
 enclosing transformation included, comes out as a constant of that jaxpr, and from there on is passed like a parameter:
 so it gets its gradient like one, and no tracer is left behind in a closure.
 
+Mutable arrays (`jax.new_ref`) that a closure holds are refused by name, as their gradient would be lost. A NumPy buffer that
+a function writes traced values to fails in JAX itself; a note on that exception names the buffer.
+
 Two captures can be compared by `fingerprint`: equal fingerprints mean that the same compiled solve serves both.
 """
 
@@ -14,9 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax.extend import core as jexc
+
+from .closures import arrays_held, is_reference, mutable_buffers
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,20 +32,62 @@ class Captured:
     jaxpr: Any
     out_tree: Any
     consts: tuple[Any, ...]
+    keys: tuple[KeyData | None, ...] = ()  # how to make a PRNG key of a constant
 
     def __call__(self, consts, *args):
         flat = jax.tree.leaves(args)
-        closed = jexc.ClosedJaxpr(self.jaxpr, list(consts))
+        consts = [x if key is None else key.wrap(x) for x, key in zip(consts, self.keys, strict=True)]
+        closed = jexc.ClosedJaxpr(self.jaxpr, consts)
         return self.out_tree.unflatten(jexc.jaxpr_as_fun(closed)(*flat))
 
 
-def capture(function: Callable, *args: Any) -> Captured:
-    """Trace ``function(*args)``; ``args`` are pytrees of arrays, tracers or shapes."""
+@dataclass(frozen=True)
+class KeyData:
+    """A PRNG key that travels as the integers it is made of; ``wrap`` makes it a key again."""
+
+    impl: Any
+
+    def wrap(self, data: Any) -> Any:
+        return jax.random.wrap_key_data(data, impl=self.impl)
+
+
+def is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Captured:
+    """Trace ``function(*args)``; ``args`` are pytrees of arrays, tracers or shapes.
+
+    ``owner``: the user's function inside it, whose closure names what it holds. Raises TypeError where that is a mutable
+    array.
+    """
+    owner = function if owner is None else owner
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.numpy.result_type(x), weak_type=_weak(x)), args
     )
-    closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
-    return Captured(closed.jaxpr, jax.tree.structure(out), tuple(closed.consts))
+    try:
+        closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
+    except (jax.errors.JAXTypeError, ValueError) as error:
+        buffers = mutable_buffers(owner) if _wrote_to_numpy(error) else []
+        if buffers:
+            error.add_note(
+                f"The function holds mutable buffers: {', '.join(buffers)}. A NumPy buffer cannot take traced values: "
+                "build the array with jax.numpy inside the function, and return or pass it."
+            )
+        raise
+    if any(is_reference(x) for x in closed.consts):
+        named = [name for name, x in arrays_held(owner) if is_reference(x)]
+        raise TypeError(
+            f"A function closes over a mutable array (jax.new_ref): {', '.join(named) or 'unnamed'}. What is written to it "
+            "has no gradient. Build the array inside the function, or pass its value in p."
+        )
+    keys = tuple(KeyData(jax.random.key_impl(x)) if is_key(x) else None for x in closed.consts)
+    consts = tuple(jax.random.key_data(x) if key else x for x, key in zip(closed.consts, keys, strict=True))
+    return Captured(closed.jaxpr, jax.tree.structure(out), consts, keys)
+
+
+def _wrote_to_numpy(error: Exception) -> bool:
+    return isinstance(error, jax.errors.JAXTypeError) or "array element" in str(error)
 
 
 def _weak(x: Any) -> bool:
@@ -78,6 +126,8 @@ def fingerprint(jaxpr: Any, loose: bool = False) -> tuple:
                 return _Same(x)
         if isinstance(x, jexc.Jaxpr):
             return ("open", fingerprint(x, loose))
+        if type(x).__name__ == "PRNGImpl":
+            return _Same(x)
         if isinstance(x, (tuple, list)):
             return (type(x).__name__, *map(param, x))
         if isinstance(x, dict):

@@ -1,5 +1,6 @@
 """hybridax: adjoint sensitivities of hybrid neural ODEs in JAX."""
 
+from .adjoint.audit import VJPMismatch, check_gradients, check_vjp, explain_gradient
 from .adjoint.backsolve import BacksolveAdjoint
 from .adjoint.direct import DirectAdjoint
 from .adjoint.discrete import DiscreteAdjoint
@@ -54,6 +55,10 @@ __all__ = [
     "Solution",
     "SolveError",
     "Tsit5",
+    "VJPMismatch",
+    "check_gradients",
+    "check_vjp",
+    "explain_gradient",
     "fit",
     "load_checkpoint",
     "save_checkpoint",
