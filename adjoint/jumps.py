@@ -23,14 +23,9 @@ import numpy as np
 from jax import Array
 
 from ..solvers.buffers import take, where_lanes
-from ..solvers.events import Conditions
+from ..solvers.events import GRAZING, Conditions
 from ..solvers.system import EventSpec
 from .reverse import Mu, Reverse
-
-#: An event grazes if |D| is below this many square roots of a unit in the last place of the size of its terms: closer to
-#: a tangency, the rounding of the event's time alone changes D, and with it the gradient, by more than a percent.
-GRAZING = 16
-
 
 class Jumped(NamedTuple):
     """Cotangents just before an event, and what the event says of times."""

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..solvers.events import undefined
 from ..solvers.integrate import RetCode
 from ..solvers.record import Result
 from ..solvers.schedule import RowPlan, Schedule, plan_rows
@@ -95,10 +96,30 @@ def _refuse(_, __):
 without_gradient.defvjp(lambda t: (t, None), _refuse)
 
 
+def hide_step_times(system: System, result: Result, everystep: bool, by_tangents: bool) -> Result:
+    """The times that the steps decide have no derivative: it is refused, or NaN where tangents run along (``by_tangents``).
+
+    The reverse methods find a discrete event's time by themselves: `Jumped.trouble`.
+    """
+    saves, log = result.saves, result.events
+
+    def nan_tangent(t, u, where):
+        # a time that no tangent reaches would be a zero without a word: it is tied to the state there
+        return undefined(t + 0 * jnp.where(where, jnp.sum(u, -1).real, 0), where)
+
+    if everystep:
+        used = jnp.isfinite(saves.t)
+        saves = saves._replace(t=nan_tangent(saves.t, saves.u, used) if by_tangents else without_gradient(saves.t))
+    if by_tangents and log.time.shape[0]:
+        discrete = jnp.array([spec.kind == "discrete" for spec in system.events])
+        log = log._replace(time=nan_tangent(log.time, log.left, (log.callback >= 0) & discrete[log.callback]))
+    return result._replace(saves=saves, events=log)
+
+
 def gather_rows(plan: RowPlan, schedule: Schedule, result: Result, everystep: bool) -> tuple[Any, Any]:
     """Times ``(R,)`` and flat states ``(R, n)``; padding rows hold inf and NaN, and take no cotangent."""
     saves, log = result.saves, result.events
-    times = without_gradient(saves.t) if everystep else jnp.asarray(schedule.saves)
+    times = saves.t if everystep else jnp.asarray(schedule.saves)
     t = jnp.concatenate([times, log.time, log.time])[plan.source]
     u = jnp.concatenate([saves.u, log.left, log.right])[plan.source]
     valid = jnp.asarray(plan.valid)

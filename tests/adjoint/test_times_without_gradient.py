@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import KINDS, METHODS, TWO
+from methods import ALL, KINDS, TWO
 from reference import gradient
 
 import hybridax as hx
@@ -29,7 +29,7 @@ def ball(ceiling, method="discrete"):
     )
     prob = hx.ODEProblem(fall, jnp.array([0.0, 10.0], ceiling.dtype), (0.0, 1.75), ceiling)
     return hx.solve(
-        prob, hx.RK4(adaptive=False), dt0=0.25, callback=callback, max_events=2, max_steps=32, sensealg=METHODS[method]
+        prob, hx.RK4(adaptive=False), dt0=0.25, callback=callback, max_events=2, max_steps=32, sensealg=ALL[method]
     )
 
 
@@ -51,7 +51,9 @@ def test_the_gradient_through_a_touch_is_refused_with_the_callback_and_the_time(
             jax.block_until_ready(jax.grad(last_height)(jnp.asarray(ceiling), method))
 
 
-@pytest.mark.parametrize("dtype, method", [(np.float32, "discrete"), (np.float64, "interpolating")])
+@pytest.mark.parametrize(
+    "dtype, method", [(np.float32, "discrete"), *((np.float64, m) for m in ("interpolating", "forward", "direct"))]
+)
 def test_inside_jit_the_gradient_through_a_touch_is_nan(dtype, method):
     assert np.isnan(jax.jit(jax.grad(lambda c: last_height(c, method)))(jnp.asarray(TOP, dtype)))
 
@@ -89,11 +91,11 @@ def last(x, sol):
 
 
 def event_time(p, method):
-    return hx.solve(halved_below(), p=p, sensealg=METHODS[method]).events.times[0]
+    return hx.solve(halved_below(), p=p, sensealg=ALL[method]).events.times[0]
 
 
 def end_time(p, method):
-    sol = hx.solve(halved_below(terminate=True), p=p, sensealg=METHODS[method])
+    sol = hx.solve(halved_below(terminate=True), p=p, sensealg=ALL[method])
     return last(sol.ts, sol)
 
 
@@ -110,7 +112,7 @@ def test_the_time_of_a_boolean_condition_is_refused(loss, method):
 @EITHER
 def test_rows_of_a_boolean_condition_take_its_time_as_a_constant(method):
     """u0 exp(-p t) to the event at s, p / 2 of it afterwards."""
-    solve = lambda p, u0: hx.solve(halved_below((True, True)), p=p, u0=u0, sensealg=METHODS[method])
+    solve = lambda p, u0: hx.solve(halved_below((True, True)), p=p, u0=u0, sensealg=ALL[method])
     s = float(solve(P, jnp.array([1.0])).events.times[0])
 
     def exact(p, u0):
@@ -129,7 +131,7 @@ def every_step(p, u0, t1, method):
     """u' = -p u; halved when it falls to 0.7; a row for every step, and none that the event asked for."""
     callback = hx.ContinuousCallback(lambda u, p, t: u[0] - 0.7, lambda u, p, t: u / 2, save_positions=(False, False))
     prob = hx.ODEProblem(decay, u0, (0.0, t1), p, callback=callback, save_everystep=True, max_events=2, max_steps=64)
-    return hx.solve(prob, rtol=1e-8, atol=1e-8, sensealg=METHODS[method])
+    return hx.solve(prob, rtol=1e-8, atol=1e-8, sensealg=ALL[method])
 
 
 @EITHER
@@ -160,6 +162,17 @@ def test_rows_of_every_step_are_taken_at_constant_times_but_on_events_and_at_the
     np.testing.assert_allclose(np.ravel([got[0], got[1][0], got[2]]), gradient(exact, x), rtol=2e-6)
 
 
+@pytest.mark.parametrize("method", ["forward", "direct"])
+def test_methods_that_differentiate_the_loop_give_nan_for_the_time_of_a_boolean_condition_and_no_other(method):
+    grad = jax.jit(jax.value_and_grad(lambda p, what: what(hx.solve(halved_below(), p=p, max_steps=64, sensealg=ALL[method]))),
+                   static_argnums=1)  # fmt: skip
+    value = lambda sol: sol.us[2, 0]
+    time = lambda sol: sol.events.times[0]
+    assert np.isnan(grad(P, time)[1]) and np.isfinite(grad(P, value)[1])
+
+
 def test_the_times_of_every_step_are_refused():
+    time = lambda p, method: every_step(p, jnp.array([1.0]), 1.0, method).ts[1]
     with pytest.raises(TypeError, match="save_everystep.*saveat"):
-        jax.grad(lambda p: jnp.sum(every_step(p, jnp.array([1.0]), 1.0, "discrete").ts[:3]))(P)
+        jax.grad(time)(P, "discrete")
+    assert np.isnan(jax.jacfwd(time)(P, "forward"))
