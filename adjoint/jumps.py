@@ -27,6 +27,7 @@ from ..solvers.events import GRAZING, Conditions
 from ..solvers.system import EventSpec
 from .reverse import Mu, Reverse
 
+
 class Jumped(NamedTuple):
     """Cotangents just before an event, and what the event says of times."""
 
@@ -162,8 +163,8 @@ class Root:
         """``lam - sigma c_u' / D`` and ``mu - sigma c_p' / D``, on the lanes whose event was a root."""
         ratio = jnp.where(self.is_root, sigma / jnp.where(self.is_root, self.d, 1.0), 0.0)
         dmu, (du, _) = self.pull(-self.one * ratio[:, None])
-        packed = None if mu.packed is None else mu.packed + dmu.packed
-        return lam + du, Mu(tuple(map(jnp.add, mu.leaves, dmu.leaves)), packed)
+        assert dmu is not None
+        return lam + du, self.reverse.add(mu, dmu)
 
     def grazes(self, tprev: Array) -> Array:
         """Whether D is as good as zero, against the terms it has here and those it had a step before.

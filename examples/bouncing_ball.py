@@ -27,7 +27,7 @@ BOUNCES = 3
 
 
 def fall(u, p, t):
-    h, v, count = u
+    _, v, count = u
     return jnp.stack([v, -p["g"], jnp.zeros_like(count)])
 
 

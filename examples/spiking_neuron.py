@@ -47,10 +47,10 @@ def solve(weights, **options):
     return hx.solve(prob, max_events=12, max_steps=512, rtol=1e-5, atol=1e-7, **options)
 
 
-def spikes(weights, count=len(WANTED)):
+def spikes(weights):
     """The times of the first spikes [ms]: the events of callback 1, in order."""
     events = solve(weights).events
-    return jnp.sort(jnp.where(events.callback == 1, events.times, jnp.inf))[:count]
+    return jnp.sort(jnp.where(events.callback == 1, events.times, jnp.inf))[: len(WANTED)]
 
 
 def loss(weights, wanted):
