@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import ALL, KINDS, TWO
+from methods import ALL, TWO
 from reference import gradient
 
 import hybridax as hx
@@ -44,7 +44,7 @@ def test_the_forward_solve_of_a_touch_succeeds():
     np.testing.assert_allclose(sol.events.times[:2], [0.5, 1.0], atol=1e-7)
 
 
-@pytest.mark.parametrize("method", KINDS)
+@EITHER
 def test_the_gradient_through_a_touch_is_refused_with_the_callback_and_the_time(method):
     for ceiling in (TOP, TOP * (1 - 1e-15)):
         with pytest.raises(Exception, match=r"t = (1|0\.9999999\d*) of callback 1 .*grazes"):
@@ -52,7 +52,7 @@ def test_the_gradient_through_a_touch_is_refused_with_the_callback_and_the_time(
 
 
 @pytest.mark.parametrize(
-    "dtype, method", [(np.float32, "discrete"), *((np.float64, m) for m in ("interpolating", "forward", "direct"))]
+    "dtype, method", [(np.float32, "discrete"), (np.float64, "interpolating"), (np.float64, "direct")]
 )
 def test_inside_jit_the_gradient_through_a_touch_is_nan(dtype, method):
     assert np.isnan(jax.jit(jax.grad(lambda c: last_height(c, method)))(jnp.asarray(TOP, dtype)))
@@ -162,13 +162,10 @@ def test_rows_of_every_step_are_taken_at_constant_times_but_on_events_and_at_the
     np.testing.assert_allclose(np.ravel([got[0], got[1][0], got[2]]), gradient(exact, x), rtol=2e-6)
 
 
-@pytest.mark.parametrize("method", ["forward", "direct"])
-def test_methods_that_differentiate_the_loop_give_nan_for_the_time_of_a_boolean_condition_and_no_other(method):
-    grad = jax.jit(jax.value_and_grad(lambda p, what: what(hx.solve(halved_below(), p=p, max_steps=64, sensealg=ALL[method]))),
-                   static_argnums=1)  # fmt: skip
-    value = lambda sol: sol.us[2, 0]
-    time = lambda sol: sol.events.times[0]
-    assert np.isnan(grad(P, time)[1]) and np.isfinite(grad(P, value)[1])
+def test_where_jax_differentiates_the_loop_the_time_of_a_boolean_condition_is_nan_and_rows_are_not():
+    solve = lambda p: hx.solve(halved_below(), p=p, max_steps=64, sensealg=ALL["direct"])
+    assert np.isnan(jax.grad(lambda p: solve(p).events.times[0])(P))
+    assert np.isfinite(jax.grad(lambda p: solve(p).us[2, 0])(P))
 
 
 def test_the_times_of_every_step_are_refused():
