@@ -7,10 +7,13 @@ INSTALLED := $(VENV)/.installed
 BENCH := $(VENV)/.bench
 DOCS := $(VENV)/.docs
 
-.PHONY: run test lint types memory memory-short bench bench-gpu docs clean
+.PHONY: run examples test lint types memory memory-short bench bench-gpu docs clean
 
 run: $(INSTALLED)
 	$(BIN)/python examples/hybrid_node.py
+
+examples: $(INSTALLED)
+	set -e; for story in examples/*.py; do echo "== $$story"; $(BIN)/python $$story; done
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 tests

@@ -39,6 +39,7 @@ class CostateAux(NamedTuple):
     row: Array  # (B,), a row of the record at or after the present position
     stops: Array  # (K+1, B), gradients of event times
     bad: Array  # (B,)
+    trouble: Array  # (B,), of events; see `Jumped`
     integral: Any
 
 
@@ -191,7 +192,7 @@ class CostateWalk(Walk):
             p=jumped.p,
             segment=aux.segment - on,
             stops=put(aux.stops, jumped.stop, jumped.sigma, jumped.stop >= 0),
-            bad=aux.bad | jumped.grazing,
+            trouble=jnp.maximum(aux.trouble, jumped.trouble),
         )
         if self.solves_state:
             u = where_lanes(on, take(r.result.events.left, event), u)
@@ -211,6 +212,7 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         jnp.zeros(lanes, np.int32) if walk.dense is None else walk.dense.last,
         jnp.zeros_like(args.schedule.stops.T),
         jnp.zeros(lanes, bool),
+        jnp.zeros(lanes, np.int32),
         (),
     )
     aux = aux._replace(integral=walk.integral.initial(walk))
@@ -232,7 +234,8 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
     aux = walk.integral.finish(walk, state.aux)
     lam = state.u[:, : walk.n] + saves_at_start(reverse)
     times = finish_times(reverse, lam, aux.stops)
-    return Costate(lam, aux.mu, times, aux.bad | (state.status != RetCode.Success))
+    failed = aux.bad | (aux.trouble > 0) | (state.status != RetCode.Success)
+    return Costate(lam, aux.mu, times, failed, aux.trouble)
 
 
 def saves_at_start(reverse: Reverse) -> Array:

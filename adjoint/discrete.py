@@ -44,7 +44,7 @@ class Sweep(NamedTuple):
     mu: Mu
     p: Array | None
     stops: Array  # (K+1, B)
-    bad: Array  # (B,)
+    trouble: Array  # (B,), of events; see `Jumped`
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class _Transpose:
             r.zero_mu(),
             result.outcome.params,
             stops,
-            jnp.zeros(r.lanes, bool),
+            jnp.zeros(r.lanes, np.int32),
         )
         sweep = lax.while_loop(lambda s: s.row >= 0, self._chunk, sweep)
         u0, t0 = r.args.u0, r.args.schedule.t0
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
         lam = sweep.lam + saves_at_start(r)
         times = finish_times(r, lam, sweep.stops)
-        return Costate(lam, sweep.mu, times, sweep.bad)
+        return Costate(lam, sweep.mu, times, sweep.trouble > 0, sweep.trouble)
 
     # -- events
 
@@ -117,7 +117,7 @@ class _Transpose:
                 mu=jumped.mu,
                 p=jumped.p,
                 stops=stops,
-                bad=s.bad | jumped.grazing,
+                trouble=jnp.maximum(s.trouble, jumped.trouble),
             )
 
         return lax.while_loop(lambda s: jnp.any(here(s.event)), back, sweep)

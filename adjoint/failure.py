@@ -39,16 +39,41 @@ class Loud(SensitivityMethod):
 
         # the check is added to every result, so that no use of the gradient can do without it
         zero = jnp.zeros((), problem.args.rtol.dtype)
-        complain = lambda x: jax.pure_callback(lambda y: _complain(name, y), jax.ShapeDtypeStruct((), x.dtype), x)  # noqa: E731
-        zero = jax.lax.cond(failed, complain, lambda x: x, zero)
+        log, kinds = problem.result.events, tuple(spec.kind for spec in problem.system.events)
+        trouble = jnp.zeros((), np.int32) if costate.trouble is None else jnp.max(costate.trouble)
+        where = [trouble, zero - 1, zero]
+        if log.time.shape[0]:
+            event = jnp.maximum(trouble - 1, 0) // 2
+            where = [trouble, log.callback[event, 0], log.time[event, 0]]
+
+        def complain(*found):
+            raise_it = lambda *x: _complain(name, kinds, *x)  # noqa: E731
+            return jax.pure_callback(raise_it, jax.ShapeDtypeStruct((), zero.dtype), *found)
+
+        zero = jax.lax.cond(failed, complain, lambda *_: zero, *where)
         checked = lambda x: x + zero.astype(x.dtype)  # noqa: E731
         return costate._replace(lam=checked(costate.lam), mu=jax.tree.map(checked, costate.mu))
 
 
-def _complain(name: str, _: Any) -> Any:
+def _complain(name: str, kinds: tuple[str, ...], trouble: Any, callback: Any, time: Any) -> Any:
+    """Raise for a reverse pass that failed; ``trouble``: `Jumped.trouble`, ``callback`` and ``time`` of that event."""
+    if not trouble:
+        raise SolveError(
+            f"the reverse solve of {name} failed: its steps were exhausted, or it met a value that is not finite. Loosen "
+            "its tolerances, raise its max_steps, or use DiscreteAdjoint.",
+            RetCode.ReverseFailed,
+        )
+    event = f"the event at t = {float(time):.9g} of callback {int(callback)} ({kinds[int(callback)]}, counted from 0)"
+    if trouble % 2:
+        raise SolveError(
+            f"{event} grazes its condition: the trajectory touches zero almost without crossing it, and the time of the "
+            "event has no derivative there. Move the threshold or the start, or drop the event.",
+            RetCode.Grazing,
+        )
     raise SolveError(
-        f"the reverse solve of {name} failed: its steps were exhausted, it met a value that is not finite, or an event "
-        "grazes its condition. Loosen its tolerances, raise its max_steps, or use DiscreteAdjoint.",
+        f"the loss depends on the time of {event}, and that time has no gradient: a boolean condition is tested at the "
+        "ends of steps. Use a ContinuousCallback, whose condition crosses zero at the event; or take the times as "
+        "constants, jax.lax.stop_gradient(sol.ts).",
         RetCode.ReverseFailed,
     )
 

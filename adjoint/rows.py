@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from ..solvers.events import undefined
 from ..solvers.integrate import RetCode
 from ..solvers.record import Result
 from ..solvers.schedule import RowPlan, Schedule, plan_rows
@@ -47,6 +48,9 @@ def state_plan(system: System, schedule: Schedule, result: Result, everystep: bo
     used = jnp.arange(log.time.shape[0], dtype=np.int32) < log.count
     callback = jnp.where(used, log.callback, len(system.events))
     left = left_flags[callback] & (log.row >= 0) & used
+    if everystep and log.time.shape[0]:
+        # the end of a step on an event moves with the event: its row is the left limit of the first event there
+        left = left | (used & (log.row >= 0) & jnp.append(jnp.ones(1, bool), log.row[1:] != log.row[:-1]))
     right = right_flags[callback] & used
     slots = saves.t.shape[0]
     count = schedule.saves.shape[0]
@@ -65,19 +69,57 @@ def state_plan(system: System, schedule: Schedule, result: Result, everystep: bo
     else:
         dropped, side = jnp.zeros(slots, bool), jnp.zeros(slots, np.int32)
     capacity = slots + n_events * 2
-    if not any(s.save_left for s in system.events) or not any(s.save_right for s in system.events):
+    save_left = everystep or any(s.save_left for s in system.events)
+    if not save_left or not any(s.save_right for s in system.events):
         capacity = slots + n_events
-    if not any(s.save_left or s.save_right for s in system.events):
+    if not (save_left or any(s.save_right for s in system.events)):
         capacity = slots
     return plan_rows(
         jnp, (saves.segment, taken & ~dropped, side.astype(np.int32)), (left, right), capacity
     )
 
 
+@jax.custom_vjp
+def without_gradient(t: Any) -> Any:
+    """Times of the steps; a gradient that would have to pass through them is refused."""
+    return t
+
+
+def _refuse(_, __):
+    raise TypeError(
+        "sol.ts has no gradient with save_everystep=True: where a step ends is the choice of the step control. Ask for the "
+        "rows with saveat=..., read event times from sol.events.times, or take the times as constants, "
+        "jax.lax.stop_gradient(sol.ts)."
+    )
+
+
+without_gradient.defvjp(lambda t: (t, None), _refuse)
+
+
+def hide_step_times(system: System, result: Result, everystep: bool, by_tangents: bool) -> Result:
+    """The times that the steps decide have no derivative: it is refused, or NaN where tangents run along (``by_tangents``).
+
+    The reverse methods find a discrete event's time by themselves: `Jumped.trouble`.
+    """
+    saves, log = result.saves, result.events
+
+    def nan_tangent(t, u, where):
+        # a time that no tangent reaches would be a zero without a word: it is tied to the state there
+        return undefined(t + 0 * jnp.where(where, jnp.sum(u, -1).real, 0), where)
+
+    if everystep:
+        used = jnp.isfinite(saves.t)
+        saves = saves._replace(t=nan_tangent(saves.t, saves.u, used) if by_tangents else without_gradient(saves.t))
+    if by_tangents and log.time.shape[0]:
+        discrete = jnp.array([spec.kind == "discrete" for spec in system.events])
+        log = log._replace(time=nan_tangent(log.time, log.left, (log.callback >= 0) & discrete[log.callback]))
+    return result._replace(saves=saves, events=log)
+
+
 def gather_rows(plan: RowPlan, schedule: Schedule, result: Result, everystep: bool) -> tuple[Any, Any]:
     """Times ``(R,)`` and flat states ``(R, n)``; padding rows hold inf and NaN, and take no cotangent."""
     saves, log = result.saves, result.events
-    times = lax.stop_gradient(saves.t) if everystep else jnp.asarray(schedule.saves)
+    times = saves.t if everystep else jnp.asarray(schedule.saves)
     t = jnp.concatenate([times, log.time, log.time])[plan.source]
     u = jnp.concatenate([saves.u, log.left, log.right])[plan.source]
     valid = jnp.asarray(plan.valid)

@@ -19,13 +19,15 @@ class Costate(NamedTuple):
     """Result of a reverse pass at t0, before any initial event.
 
     lam: ``(B, n)``. mu: cotangents of the parameters (`Reverse.zero_mu`). times: `TimeCotangents`.
-    failed: ``(B,)``, lanes whose reverse solve did not reach its end.
+    failed: ``(B,)``, lanes whose reverse solve did not reach its end. trouble: ``(B,)``, the event that has no
+    gradient, if one was met: `Jumped.trouble`.
     """
 
     lam: Array
     mu: Any
     times: Any
     failed: Array
+    trouble: Any = None
 
 
 @dataclass(frozen=True)

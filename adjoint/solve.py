@@ -29,7 +29,7 @@ from .discrete import DiscreteAdjoint
 from .failure import Loud, raise_if_failed
 from .options import check_callbacks, check_count, check_number, check_span, check_state, save_times
 from .programs import find_program
-from .rows import gather_rows, known_plan, state_plan
+from .rows import gather_rows, hide_step_times, known_plan, state_plan
 from .sensealg import SensitivityMethod
 from .vjp import JaxVJP, VJPBackend
 from .vjp.host_errors import own_exceptions
@@ -157,7 +157,7 @@ def _compile(built: Assembled, static: ForwardOptions, method, args_tree) -> Cal
     @jax.jit
     @own_promotion()
     def program(args: ForwardArgs, theta: tuple, plan: RowPlan | None) -> tuple[Solution, Any]:
-        result = core(args, theta)
+        result = hide_step_times(system, core(args, theta), static.everystep, method.kind != "reverse")
         if plan is None:
             plan = state_plan(system, args.schedule, result, static.everystep)
         ts, rows = gather_rows(plan, args.schedule, result, static.everystep)

@@ -28,7 +28,13 @@ def finish_times(reverse: Reverse, lam: Array, stops: Array) -> TimeCotangents:
     p0 = reverse.lane_system.first_params()
     t0 = -dot(lam, reverse.rhs(schedule.t0, reverse.args.u0, p0))
     outcome = result.outcome
-    end = dot(cotangents.end, reverse.rhs(outcome.t, outcome.u, outcome.params)) + cotangents.end_time
+    bars = cotangents.end
+    if reverse.options.everystep:
+        # the row of the last step moves with the end of the span, too
+        last = (result.saves.t == outcome.t) & (result.saves.segment == result.events.count)
+        last = last & (jnp.arange(last.shape[0], dtype=np.int32)[:, None] < result.saves.count)
+        bars = bars + jnp.sum(jnp.where(last[..., None], cotangents.saves, 0), 0)
+    end = dot(bars, reverse.rhs(outcome.t, outcome.u, outcome.params)) + cotangents.end_time
     landed = outcome.t == schedule.t1
     stops = stops.at[-1].set(jnp.where(landed, end, 0.0))
     if count == 0:

@@ -151,7 +151,8 @@ class DiscreteCallback(Callback):
     """Tested after every accepted step; fires where ``condition(u, p, t)`` (or ``(u, p, t, tprev)``) is true.
 
     ``affect`` may take ``tprev``, the start of the step, as a fourth argument. Gradients pass through the affect at the
-    time where it fired; that time itself depends on the steps, and has no gradient.
+    time where it fired; that time itself depends on the steps: it is taken as a constant, and a loss that depends on it is
+    refused.
     """
 
     condition: Callable

@@ -24,6 +24,10 @@ from .system import EventSpec, LaneSystem
 
 SAMPLES = 8  # points of a step at which conditions are tested
 
+#: An event grazes if |D| is below this many square roots of a unit in the last place of what it is a step before. Closer
+#: to a tangency, the rounding of the event's time alone changes D, and with it the gradient, by more than a percent.
+GRAZING = 16
+
 
 class RootState(NamedTuple):
     """``sign (B, C)``: side of zero on which a component was last seen, valid unless ``fresh (B,)``.
@@ -158,8 +162,23 @@ def _differentiable(conditions: Conditions, step: Step, p: Array | None, directi
     u = interpolate(tableau, step.u, step.h, step.k, theta)
     du = interpolant_slope(tableau, step.k, theta)
     value, slope = conditions.slope(u, step.t + theta * step.h, du, p)
+    start = conditions(*lax.stop_gradient((step.u, step.t, p)))
     first = jnp.argmax(direction != 0, 1)[:, None]
     value = jnp.take_along_axis(value, first, 1)[:, 0]
     slope = lax.stop_gradient(jnp.take_along_axis(slope, first, 1)[:, 0] * step.h)
-    safe = jnp.where(slope == 0, 1.0, slope)
-    return theta - jnp.where(slope == 0, 0.0, (value - lax.stop_gradient(value)) / safe)
+    start = jnp.take_along_axis(start, first, 1)[:, 0]
+    grazing = jnp.abs(slope) <= GRAZING * np.sqrt(np.finfo(slope.dtype).eps) * jnp.abs(start)
+    moved = (value - lax.stop_gradient(value)) / jnp.where(slope == 0, 1.0, slope)
+    return theta - undefined(moved, grazing)
+
+
+@jax.custom_jvp
+def undefined(x: Array, where: Array) -> Array:
+    """``x``, whose derivative is NaN on the entries ``where``."""
+    return x
+
+
+@undefined.defjvp
+def _(primals, tangents):
+    x, where = primals
+    return x, tangents[0] * jnp.where(where, jnp.nan, 1.0).astype(x.dtype)
