@@ -167,9 +167,9 @@ class _Transpose:
         def transpose(j, carry):
             sweep, points = carry
             i = sweep.row - low
-            at = lambda x: None if x is None else lax.dynamic_index_in_dim(x, i, 0, keepdims=False)  # noqa: E731
+            at = lambda x: lax.dynamic_index_in_dim(x, i, 0, keepdims=False)  # noqa: E731
             x, tx = at(states), at(times)
-            row = RowBars(*map(at, rows))
+            row: RowBars = jax.tree.map(at, rows)
             row = row._replace(kbar=row.kbar.at[:, s].add(sweep.kbar))
 
             def pull(q, v):

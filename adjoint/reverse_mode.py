@@ -119,7 +119,7 @@ def reverse_function(
         failed = (result.outcome.status > RetCode.Terminated) | costate.failed
         any_failed = jnp.any(failed)
 
-        def poison(x, axis=0):
+        def poison(x, axis: int | None = 0):
             if axis is None:
                 return jnp.where(any_failed, jnp.full_like(x, jnp.nan), x)
             return jnp.where(failed.reshape((-1,) + (1,) * (x.ndim - 1)), jnp.full_like(x, jnp.nan), x)

@@ -65,15 +65,18 @@ def run_forward(
 def rows_of_record(walk: ForwardWalk, aux: ForwardAux) -> Saves:
     """The saved rows once more, all at once from the recorded steps, so that derivatives pass through them."""
     saves, steps, u0 = aux.saves, aux.steps, walk.args.u0
+    assert steps is not None and steps.k is not None
     if saves.u.shape[0] == 0:
         return saves
+
+    slopes = steps.k
 
     def at(t, row):
         inner = jnp.maximum(row, 0)
         start, h = take(steps.t, inner), take(steps.h, inner)
         some = h != 0
         theta = jnp.clip(jnp.where(some, (t - start) / jnp.where(some, h, 1.0), 1.0), 0.0, 1.0)
-        value = interpolate(walk.spec.tableau, take(steps.u, inner), h, take(steps.k, inner), theta)
+        value = interpolate(walk.spec.tableau, take(steps.u, inner), h, take(slopes, inner), theta)
         return jnp.where((row >= 0)[:, None], value, u0)
 
     reached = jnp.arange(saves.u.shape[0], dtype=np.int32)[:, None] < saves.count

@@ -37,7 +37,7 @@ class HostCall:
     @functools.cached_property
     def functions(self) -> HostFunctions:
         static = tuple(c.value for c in self.p_static)
-        return HostFunctions(self.host, self.u_tree, Params(self.p_tree, static, ()))
+        return HostFunctions(self.host, self.u_tree, Params(self.p_tree, static, (), (None,) * self.parameters))
 
     @functools.cached_property
     def parameters(self) -> int:
