@@ -168,6 +168,8 @@ def _differentiable(conditions: Conditions, step: Step, p: Array | None, directi
     slope = lax.stop_gradient(jnp.take_along_axis(slope, first, 1)[:, 0] * step.h)
     start = jnp.take_along_axis(start, first, 1)[:, 0]
     grazing = jnp.abs(slope) <= GRAZING * np.sqrt(np.finfo(slope.dtype).eps) * jnp.abs(start)
+    # lanes without an event have no time whose derivative could be missing
+    grazing = grazing & jnp.any(direction != 0, 1)
     moved = (value - lax.stop_gradient(value)) / jnp.where(slope == 0, 1.0, slope)
     return theta - undefined(moved, grazing)
 
