@@ -67,12 +67,13 @@ def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Ca
     )
     try:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
-    except (jax.errors.JAXTypeError, ValueError) as error:
-        buffers = mutable_buffers(owner) if _wrote_to_numpy(error) else []
+    except (jax.errors.TracerArrayConversionError, ValueError) as error:
+        to_numpy = isinstance(error, jax.errors.TracerArrayConversionError) or "array element" in str(error)
+        buffers = mutable_buffers(owner) if to_numpy else []
         if buffers:
             error.add_note(
-                f"The function holds mutable buffers: {', '.join(buffers)}. A NumPy buffer cannot take traced values: "
-                "build the array with jax.numpy inside the function, and return or pass it."
+                f"The function holds mutable buffers: {', '.join(buffers)}. If it writes to one: a NumPy buffer cannot take "
+                "traced values. Build the array with jax.numpy inside the function, and return or pass it."
             )
         raise
     if any(is_reference(x) for x in closed.consts):
@@ -84,10 +85,6 @@ def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Ca
     keys = tuple(KeyData(jax.random.key_impl(x)) if is_key(x) else None for x in closed.consts)
     consts = tuple(jax.random.key_data(x) if key else x for x, key in zip(closed.consts, keys, strict=True))
     return Captured(closed.jaxpr, jax.tree.structure(out), consts, keys)
-
-
-def _wrote_to_numpy(error: Exception) -> bool:
-    return isinstance(error, jax.errors.JAXTypeError) or "array element" in str(error)
 
 
 def _weak(x: Any) -> bool:
