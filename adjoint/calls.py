@@ -60,7 +60,7 @@ class Calls:
         steps = None
         if options.record:
             slopes, theta = here if options.dense else None, here if self.system.has_roots else None
-            steps = Steps(here, here, here, here, slopes, theta)
+            steps = Steps(here, here, here, here, slopes, theta, None if options.slots is None else here)
         return Result(
             Saves(here, here, here, here, here),
             EventLog(here, here, here, here, here, here, here, here, here, params),

@@ -11,18 +11,20 @@ dense output of the record, or the state solved backwards beside lam.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..solvers.buffers import put, take, where_lanes
-from ..solvers.integrate import Arrival, RetCode, Stepping, Walk, integrate, start
+from ..solvers.buffers import get_row, put, take, where_lanes
+from ..solvers.integrate import Arrival, RetCode, State, Stepping, Walk, integrate, start
 from ..solvers.runge_kutta import Step
 from .dense import DenseForward
 from .jumps import jump_back
 from .parameter_integral import ParameterIntegral
+from .replay import Block, block_of, replay
 from .reverse import Mu, Reverse
 from .sensealg import ContinuousAdjoint, Costate
 from .times import finish_times
@@ -65,6 +67,14 @@ class CostateWalk(Walk):
         schedule = reverse.args.schedule
         self.direction = jnp.where(schedule.t1 >= schedule.t0, 1, -1).astype(schedule.t0.dtype)
         self.order, self.times, self.count = self._stops()
+        self.floor = schedule.t0  # where the walk ends
+
+    def within(self, block: Block) -> CostateWalk:
+        """The part of this walk that lies in the rows of a block."""
+        walk = copy.copy(self)
+        walk.dense = DenseForward(self.reverse, block)
+        walk.floor = get_row(walk.dense.steps.t, block.first)
+        return walk
 
     def _stops(self) -> tuple[Array, Array, Array]:
         """Saves and events in the order of time: entries ``(R, B)`` (saves first, then events), times, and count."""
@@ -137,10 +147,11 @@ class CostateWalk(Walk):
     # -- stops
 
     def next_stop(self, entry: Array) -> Array:
-        t0 = self.reverse.args.schedule.t0
         if self.order.shape[0] == 0:
-            return t0
-        return jnp.where(entry > 0, take(self.times, entry - 1), t0)
+            return self.floor
+        stop = take(self.times, entry - 1)
+        ahead = (entry > 0) & (self.direction * stop > self.direction * self.floor)
+        return jnp.where(ahead, stop, self.floor)
 
     def arrive(self, aux: CostateAux, t: Array, y: Array, tprev: Array, landed, fired, row) -> Arrival:
         if self.order.shape[0]:
@@ -149,14 +160,12 @@ class CostateWalk(Walk):
                 lambda c: self._pass(c[0], t, c[1], self._pending(c[0], t, landed)),
                 (aux, y),
             )
-        stop = self.next_stop(aux.entry)
-        # nothing is left before t0, and nothing of positive length before the next stop
-        done = landed & (aux.entry == 0) & (self.direction * t <= self.direction * self.reverse.args.schedule.t0)
+        done = landed & (self.direction * t <= self.direction * self.floor)
         status = jnp.where(done, RetCode.Success, RetCode.Running)
-        return Arrival(aux, y, stop, landed, status)
+        return Arrival(aux, y, self.next_stop(aux.entry), landed, status)
 
     def _pending(self, aux: CostateAux, t: Array, on: Array) -> Array:
-        ahead = self.direction * self.next_stop(aux.entry) >= self.direction * t
+        ahead = self.direction * take(self.times, aux.entry - 1) >= self.direction * t
         return on & (aux.entry > 0) & ahead
 
     def _pass(self, aux: CostateAux, t: Array, y: Array, on: Array) -> tuple[CostateAux, Array]:
@@ -229,13 +238,33 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
     status = jnp.where(outcome.status > RetCode.Terminated, outcome.status, RetCode.Running)
     # the end is the first stop: a step of length zero lands on it, and takes in what is there
     dt0 = jnp.abs(outcome.h) if reverse.system.adaptive else args.dt0
-    state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0)
-    state = integrate(walk, stepping, state)
-    aux = walk.integral.finish(walk, state.aux)
+    state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0, jnp.zeros_like(y))
+    if reverse.options.slots is None:
+        state = integrate(walk, stepping, state)
+        aux = walk.integral.finish(walk, state.aux)
+    else:
+        state = _by_blocks(walk, stepping, state)
+        aux = state.aux
     lam = state.u[:, : walk.n] + saves_at_start(reverse)
     times = finish_times(reverse, lam, aux.stops)
     failed = aux.bad | (aux.trouble > 0) | (state.status != RetCode.Success)
     return Costate(lam, aux.mu, times, failed, aux.trouble)
+
+
+def _by_blocks(walk: CostateWalk, stepping: Stepping, state: State) -> State:
+    """The walk through one block of replayed rows after another; every block begins like the end of the solve."""
+    reverse, steps = walk.reverse, walk.reverse.result.steps
+    assert steps is not None
+
+    def body(carry: tuple[Array, State]) -> tuple[Array, State]:
+        j, s = carry
+        part = walk.within(replay(reverse, j, reverse.options.window, padding=1, slopes=True))
+        status = jnp.where(s.status == RetCode.Success, RetCode.Running, s.status)
+        s = integrate(part, stepping, s._replace(stop=s.t, k0=jnp.zeros_like(s.k0), status=status))
+        return j - 1, s._replace(aux=part.integral.finish(part, s.aux))
+
+    last = block_of(reverse, steps.count)
+    return lax.while_loop(lambda c: c[0] >= 0, body, (last, state))[1]
 
 
 def saves_at_start(reverse: Reverse) -> Array:

@@ -9,6 +9,7 @@ from jax import Array, lax
 
 from ..solvers.buffers import take
 from ..solvers.runge_kutta import interpolate
+from .replay import Block
 from .reverse import Reverse
 
 NEAR = 16  # rows of the record that a search from a known row looks at first
@@ -19,12 +20,13 @@ class DenseForward:
 
     A segment is named by the number of events before it, so that at an event both limits can be had: the left one in
     the segment that ends there, the right one in the next. Searches go backwards from a row that is known to lie at or
-    after the time.
+    after the time. With a ``block``, times lie in its rows, and states and slopes are the block's.
     """
 
-    def __init__(self, reverse: Reverse):
-        assert reverse.result.steps is not None and reverse.result.steps.k is not None
-        self.reverse, self.steps, self.slopes = reverse, reverse.result.steps, reverse.result.steps.k
+    def __init__(self, reverse: Reverse, block: Block | None = None):
+        assert reverse.result.steps is not None
+        self.reverse, self.steps, self.block = reverse, reverse.result.steps, block
+        self.states, self.slopes = (self.steps.u, self.steps.k) if block is None else (block.u, block.k)
         schedule = reverse.args.schedule
         self.direction = jnp.where(schedule.t1 >= schedule.t0, 1, -1).astype(schedule.t0.dtype)
         rows = jnp.arange(self.steps.h.shape[0], dtype=np.int32)[:, None]
@@ -33,11 +35,15 @@ class DenseForward:
     def bounds(self, segment: Array) -> tuple[Array, Array]:
         """First and last row of a segment, ``(B,)`` each."""
         log = self.reverse.result.events
-        if log.time.shape[0] == 0:
-            return jnp.zeros_like(segment), self.last
-        low = jnp.where(segment > 0, take(log.row, segment - 1) + 1, 0)
-        high = jnp.where(segment < log.count, take(log.row, segment), self.last)
-        return jnp.minimum(low, self.last), jnp.clip(high, 0, self.last)
+        low, high = jnp.zeros_like(segment), self.last
+        if log.time.shape[0]:
+            low = jnp.where(segment > 0, take(log.row, segment - 1) + 1, 0)
+            high = jnp.where(segment < log.count, take(log.row, segment), self.last)
+            low, high = jnp.minimum(low, self.last), jnp.clip(high, 0, self.last)
+        if self.block is None:
+            return low, high
+        first, last = self.block.first, self.block.last
+        return jnp.clip(low, first, last), jnp.clip(high, first, last)
 
     def rows(self, t: Array, segment: Array, hint: Array) -> Array:
         """For times ``t (X, B)``, none after the end of row ``hint (B,)``, the rows of the segment that hold them."""
@@ -74,13 +80,14 @@ class DenseForward:
 
     def at(self, t: Array, row: Array) -> Array:
         """``u(t)`` for times ``(X, B)`` that lie in the rows ``(X, B)``: ``(X, B, n)``."""
-        fetch = lambda x: jax.vmap(lambda i: take(x, i))(row)  # noqa: E731
+        assert self.slopes is not None
+        local = row if self.block is None else row - self.block.first
+        fetch = lambda x, rows=row: jax.vmap(lambda i: take(x, i))(rows)  # noqa: E731
         start, h = fetch(self.steps.t), fetch(self.steps.h)
         some = h != 0
         theta = jnp.where(some, (t - start) / jnp.where(some, h, 1.0), 0.0)
-        return interpolate(
-            self.reverse.tableau, fetch(self.steps.u), h, fetch(self.slopes), jnp.clip(theta, 0.0, 1.0)
-        )
+        u, k = fetch(self.states, local), fetch(self.slopes, local)
+        return interpolate(self.reverse.tableau, u, h, k, jnp.clip(theta, 0.0, 1.0))
 
     def __call__(self, t: Array, segment: Array, hint: Array) -> Array:
         """``u(t)`` for times ``(X, B)``: ``(X, B, n)``."""

@@ -22,9 +22,13 @@ import numpy as np
 from jax import Array, lax
 
 from ..solvers.buffers import put, take, where_lanes
+from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
+from ..solvers.system import System
+from .checkpoints import Checkpoints, checkpoints_of_number, plan_checkpoints
 from .costate import saves_at_start
 from .jumps import jump_back
+from .replay import Block, block_of, replay
 from .reverse import Mu, Reverse
 from .sensealg import Costate, SensitivityMethod
 from .step_transpose import RowBars, transpose_row
@@ -51,22 +55,38 @@ class Sweep(NamedTuple):
 class DiscreteAdjoint(SensitivityMethod):
     """The exact transpose of the recorded steps; the default method.
 
-    chunk: steps whose stages and parameter products are batched together.
+    chunk: the most steps whose stages and parameter products are batched together, a power of two up to 32.
+    memory: bytes that the recorded states of a trajectory may take. Where ``max_steps`` of them do not fit, states are
+    kept at checkpoints, and the steps between are taken again, a block at a time: one more forward solve.
+    checkpoints: the most states kept, in place of what ``memory`` allows.
     """
 
     chunk: int = 32
+    memory: int = 2**30
+    checkpoints: int | None = None
+
+    def plan(self, system: System, rows: int) -> Checkpoints | None:
+        block = chunk_rows(self.chunk, system.size)
+        if self.checkpoints is not None:
+            return checkpoints_of_number(rows, self.checkpoints, block)
+        return plan_checkpoints(rows, system.size * system.dtype.itemsize, 1, block, self.memory)
 
     def reverse(self, problem: Reverse) -> Costate:
         return _Transpose(problem, self.chunk).run()
 
 
+def chunk_rows(most: int, size: int) -> int:
+    """Rows of a chunk where one has ``size`` numbers: a power of two, so that the record is a whole number of them."""
+    fits = max(1, min(most, ALIGNED, ENTRIES // max(size, 1)))
+    return 2 ** (fits.bit_length() - 1)
+
+
 class _Transpose:
     def __init__(self, reverse: Reverse, chunk: int):
         self.reverse, self.tableau = reverse, reverse.tableau
-        rows = reverse.options.max_steps + 1
         # parameters that change at events tie each row to its own set: such rows are taken one by one
-        fits = max(1, ENTRIES // reverse.args.u0.size)
-        self.chunk = 1 if reverse.system.param_size is not None else min(chunk, rows, fits)
+        alone = reverse.system.param_size is not None
+        self.chunk = 1 if alone else chunk_rows(chunk, reverse.args.u0.size)
         assert reverse.result.steps is not None
         self.steps = reverse.result.steps
 
@@ -85,7 +105,10 @@ class _Transpose:
             stops,
             jnp.zeros(r.lanes, np.int32),
         )
-        sweep = lax.while_loop(lambda s: s.row >= 0, self._chunk, sweep)
+        if r.options.slots is None:
+            sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._chunk(s, None), sweep)
+        else:
+            sweep = lax.while_loop(lambda s: s.row >= 0, self._block, sweep)
         u0, t0 = r.args.u0, r.args.schedule.t0
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
         lam = sweep.lam + saves_at_start(r)
@@ -134,16 +157,24 @@ class _Transpose:
 
     # -- steps
 
-    def _chunk(self, sweep: Sweep) -> Sweep:
+    def _block(self, sweep: Sweep) -> Sweep:
+        """Transpose the rows of the block that holds ``sweep.row``."""
+        r = self.reverse
+        block = replay(r, block_of(r, sweep.row), r.options.window, padding=self.chunk, slopes=False)
+        return lax.while_loop(lambda s: s.row >= block.first, lambda s: self._chunk(s, block), sweep)
+
+    def _chunk(self, sweep: Sweep, block: Block | None) -> Sweep:
         """Transpose the rows ``[low, sweep.row]``."""
-        r, size = self.reverse, self.chunk
-        low = jnp.maximum(sweep.row - (size - 1), 0)
-        steps = self.steps
+        r, size, steps = self.reverse, self.chunk, self.steps
+        first = 0 if block is None else block.first
+        # the same chunks whether or not there are blocks, which hold a whole number of them
+        low = sweep.row - sweep.row % size
 
-        def window(x) -> Any:
-            return None if x is None else lax.dynamic_slice_in_dim(x, low, size, 0)
+        def window(x, start=low) -> Any:
+            return None if x is None else lax.dynamic_slice_in_dim(x, start, size, 0)
 
-        t, h, u, k, theta = map(window, (steps.t, steps.h, steps.u, steps.k, steps.theta))
+        t, h, theta, k = map(window, (steps.t, steps.h, steps.theta, steps.k))
+        u = window(steps.u) if block is None else window(block.u, low - first)
         index = low + jnp.arange(size, dtype=np.int32)
         used = ((index <= sweep.row) & (index < steps.count))[:, None]
         # rows beyond the record hold nothing; stand in a state where the right-hand side is known to be finite

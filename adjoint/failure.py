@@ -13,6 +13,8 @@ from ..solvers.forward import ForwardOptions
 from ..solvers.integrate import RetCode
 from ..solvers.schedule import concrete
 from ..solvers.solution import Solution, SolveError
+from ..solvers.system import System
+from .checkpoints import Checkpoints
 from .reverse import Reverse
 from .sensealg import Costate, SensitivityMethod
 
@@ -30,6 +32,9 @@ class Loud(SensitivityMethod):
     @property
     def records_slopes(self) -> bool:  # type: ignore[override]
         return self.method.records_slopes
+
+    def plan(self, system: System, rows: int) -> Checkpoints | None:
+        return self.method.plan(system, rows)
 
     def reverse(self, problem: Reverse) -> Costate:
         costate = self.method.reverse(problem)

@@ -14,7 +14,7 @@ from ..solvers.runge_kutta import Step, interpolate
 from .costate import CostateAux, CostateWalk, solve_costate
 from .gauss_kronrod import gauss_kronrod
 from .reverse import Reverse
-from .sensealg import ContinuousAdjoint, Costate
+from .sensealg import Costate, DenseAdjoint
 from .step_shares import Points, StepShares
 from .tolerances import reverse_tolerances
 
@@ -35,8 +35,8 @@ class StepQuadrature(StepShares):
 
 
 @dataclass(frozen=True)
-class GaussAdjoint(ContinuousAdjoint):
-    """Reverse state lam alone; memory: the dense forward solve.
+class GaussAdjoint(DenseAdjoint):
+    """Reverse state lam alone; memory: the dense forward solve, or checkpoints.
 
     ``order``: Gauss points of the rule on each accepted reverse step (its Kronrod extension has 2 order + 1 nodes).
     ``seminorm=True`` leaves the error of the parameter integral out of the choice of steps: faster, and safe where df/dp
@@ -50,8 +50,6 @@ class GaussAdjoint(ContinuousAdjoint):
 
     order: int = 3
     seminorm: bool = False
-
-    records_slopes = True
 
     def reverse(self, problem: Reverse) -> Costate:
         rtol, atol = reverse_tolerances(problem, self)

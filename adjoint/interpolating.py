@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from .costate import CostateWalk, solve_costate
 from .reverse import Reverse
 from .row_integral import RowIntegral
-from .sensealg import ContinuousAdjoint, Costate
+from .sensealg import Costate, DenseAdjoint
 from .tolerances import reverse_tolerances
 
 
 @dataclass(frozen=True)
-class InterpolatingAdjoint(ContinuousAdjoint):
-    """Reverse state [lam, mu]; memory: the dense forward solve.
+class InterpolatingAdjoint(DenseAdjoint):
+    """Reverse state [lam, mu]; memory: the dense forward solve, or checkpoints.
 
     ``d lam/dt = -(df/du)' lam``, ``d mu/dt = -(df/dp)' lam`` with u(t) interpolated from the record. mu is integrated by
     the Runge-Kutta method that integrates lam, and its error is estimated by the same embedded method, many steps at a
@@ -24,8 +24,6 @@ class InterpolatingAdjoint(ContinuousAdjoint):
     at every saved row, where lam jumps. Source: Rackauckas et al., arXiv:1812.01892; the semi-norm: Kidger, Chen &
     Lyons, arXiv:2009.09457.
     """
-
-    records_slopes = True
 
     def reverse(self, problem: Reverse) -> Costate:
         walk = CostateWalk(problem, RowIntegral(*reverse_tolerances(problem, self)))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from .costate import CostateWalk, solve_costate
 from .reverse import Reverse
 from .row_integral import RowIntegral
-from .sensealg import ContinuousAdjoint, Costate
+from .sensealg import Costate, DenseAdjoint
 from .tolerances import reverse_tolerances
 
 
 @dataclass(frozen=True)
-class QuadratureAdjoint(ContinuousAdjoint):
-    """Reverse state lam alone; memory: the dense forward solve and a window of the dense costate.
+class QuadratureAdjoint(DenseAdjoint):
+    """Reverse state lam alone; memory: the dense forward solve, or checkpoints, and a window of the dense costate.
 
     The parameter integral has its own error control, at ``rtol, atol`` of the reverse solve. ``order``: Gauss points of
     the rule (Kronrod extension: 2 order + 1 nodes on each interval).
@@ -29,8 +29,6 @@ class QuadratureAdjoint(ContinuousAdjoint):
     """
 
     order: int = 3
-
-    records_slopes = True
 
     def reverse(self, problem: Reverse) -> Costate:
         walk = CostateWalk(problem, RowIntegral(*reverse_tolerances(problem, self), nodes=self.order))

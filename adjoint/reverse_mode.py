@@ -15,7 +15,7 @@ from jax.interpreters import ad
 from ..solvers.forward import ForwardOptions
 from ..solvers.integrate import RetCode
 from ..solvers.lanes import LaneContext, LaneFunction, Level, Out, call_lanes
-from ..solvers.record import lane_axes
+from ..solvers.record import lane_axes, record_rows
 from .calls import Calls
 from .reverse import Cotangents, Reverse, TimeCotangents
 from .sensealg import SensitivityMethod
@@ -29,6 +29,10 @@ class ReverseMode:
         self.recording = options._replace(
             record=options.record or method.records_steps, dense=options.dense or method.records_slopes
         )
+        if self.recording.record and not options.record:
+            plan = method.plan(calls.system, record_rows(options.max_steps))
+            if plan is not None:
+                self.recording = self.recording._replace(dense=False, **plan._asdict())
         self.plain_tree = calls.tree(options)
         self.recorder = calls.forward(self.recording)
         self._reversers: dict = {}

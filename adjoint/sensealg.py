@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from jax import Array
 
+from .checkpoints import Checkpoints, plan_checkpoints
+
 if TYPE_CHECKING:
+    from ..solvers.system import System
     from .reverse import Reverse
 
 
@@ -44,6 +47,10 @@ class SensitivityMethod:
     #: ... and their slopes, for dense output
     records_slopes = False
 
+    def plan(self, system: System, rows: int) -> Checkpoints | None:
+        """Which of ``rows`` recorded states to keep; None for all of them."""
+        return None
+
     def reverse(self, problem: Reverse) -> Costate:
         """Carry the cotangents of ``problem`` back to t0."""
         raise NotImplementedError
@@ -60,3 +67,22 @@ class ContinuousAdjoint(SensitivityMethod):
     rtol: float | None = None
     atol: float | None = None
     max_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class DenseAdjoint(ContinuousAdjoint):
+    """Base of the continuous methods that read u(t) from the forward solve's dense output.
+
+    checkpointing: the record is held within ``memory`` bytes for each trajectory; steps whose state was not kept are
+    taken again, a block at a time, which costs one more forward solve.
+    """
+
+    checkpointing: bool = False
+    memory: int = 2**30
+
+    records_slopes = True
+
+    def plan(self, system: System, rows: int) -> Checkpoints | None:
+        if not self.checkpointing:
+            return None
+        return plan_checkpoints(rows, system.size * system.dtype.itemsize, system.tableau.stages + 2, 1, self.memory)

@@ -36,6 +36,11 @@ def set_row(buffer: Array, row: Array, value: Array) -> Array:
     return lax.dynamic_update_index_in_dim(buffer, value.astype(buffer.dtype), row, 0)
 
 
+def get_row(buffer: Array, row: Array) -> Array:
+    """``buffer[row]`` for all lanes at once."""
+    return lax.dynamic_index_in_dim(buffer, row, 0, keepdims=False)
+
+
 def where_lanes(mask: Array, yes: Array, no: Array) -> Array:
     """Select whole lanes: ``mask (B,)`` against arrays ``(B, ...)``."""
     return jnp.where(mask.reshape(mask.shape + (1,) * (yes.ndim - 1)), yes, no)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .buffers import put, set_row, take, where_lanes
+from .buffers import get_row, put, set_row, take, where_lanes
 from .events import Conditions, RootState, find_roots, time_resolution
 from .integrate import Arrival, RetCode, Walk
-from .record import EventLog, Saves, Steps
+from .record import EventLog, Saves, Steps, record_rows
 from .runge_kutta import Step, interpolate
 from .schedule import Schedule
 from .system import LaneSystem
@@ -40,6 +40,9 @@ class ForwardOptions(NamedTuple):
     record: bool = False
     dense: bool = False
     bounded: bool = False  # the loop can be differentiated in reverse by JAX
+    slots: int | None = None  # states kept, where not all of them are
+    window: int = 0  # the most rows between two of them
+    block: int = 1  # the fewest rows that are replayed together
 
 
 class ForwardAux(NamedTuple):
@@ -107,18 +110,31 @@ class ForwardWalk(Walk):
         return ForwardAux(p, jnp.zeros(lanes, i32), schedule.first_saves, saves, events, steps, roots, no)
 
     def _empty_steps(self, lanes: int, n: int) -> Steps:
-        # one row more than there can be steps: a reverse sweep starts on an empty one
-        m, spec = self.options.max_steps + 1, self.spec
+        m, spec = record_rows(self.options.max_steps), self.spec
         real = jnp.zeros((m, lanes), spec.time_dtype)
         stages = spec.tableau.stages + 1
         return Steps(
             jnp.zeros((), np.int32),
             real,
             real,
-            jnp.zeros((m, lanes, n), spec.dtype),
+            jnp.zeros((m if self.options.slots is None else self.options.slots, lanes, n), spec.dtype),
             jnp.zeros((m, lanes, stages, n), spec.dtype) if self.options.dense else None,
             real + 1 if spec.has_roots else None,
+            None if self.options.slots is None else jnp.ones((), np.int32),
         )
+
+    def _keep_state(self, steps: Steps, row: Array, u: Array) -> tuple[Array, Array | None]:
+        """The kept states with that of ``row``; when they are full, every other one is dropped."""
+        if steps.stride is None:
+            return set_row(steps.u, row, u), None
+        slots = steps.u.shape[0]
+        full = row >= slots * steps.stride
+        # in place: a copy of what is kept would double the memory
+        moves = jnp.where(full, slots // 2, 0)
+        states = lax.fori_loop(0, moves, lambda i, x: set_row(x, i, get_row(x, 2 * i)), steps.u)
+        stride = jnp.where(full, 2 * steps.stride, steps.stride)
+        slot = row // stride
+        return set_row(states, slot, jnp.where(row % stride == 0, u, get_row(states, slot))), stride
 
     # -- along a step
 
@@ -142,14 +158,16 @@ class ForwardWalk(Walk):
             steps = aux.steps
             slopes = where_lanes(accepted, step.k, jnp.zeros_like(step.k))
             h = jnp.where(accepted, step.h, jnp.zeros_like(step.h))
+            states, stride = self._keep_state(steps, row, step.u)
             aux = aux._replace(
                 steps=Steps(
                     row + 1,
                     set_row(steps.t, row, step.t),
                     set_row(steps.h, row, h),
-                    set_row(steps.u, row, step.u),
+                    states,
                     None if steps.k is None else set_row(steps.k, row, slopes),
                     None if steps.theta is None else set_row(steps.theta, row, theta),
+                    stride,
                 )
             )
         end = jnp.where(landed, take(self.stops, aux.stop), step.t + step.h)

@@ -108,12 +108,17 @@ class State(NamedTuple):
     aux: Any
 
 
-def start(walk: Walk, stepping: Stepping, t: Array, u: Array, stop: Array, end: Array, aux, status, dt0) -> State:
-    """The state before the first step. ``dt0 (B,)`` is the first step length, or None to choose one."""
+def start(
+    walk: Walk, stepping: Stepping, t: Array, u: Array, stop: Array, end: Array, aux, status, dt0, k0=None
+) -> State:
+    """The state before the first step. ``dt0 (B,)`` is the first step length, or None to choose one.
+
+    ``k0``: the slope, None to evaluate it; it does not count where the first step has length zero.
+    """
     lanes = t.shape[0]
     zeros = jnp.zeros(lanes, jnp.int32)
-    k0 = walk.rhs(aux, t, u)
-    evaluations = zeros + 1
+    evaluations = zeros + (k0 is None)
+    k0 = walk.rhs(aux, t, u) if k0 is None else k0
     if dt0 is None:
         order = stepping.tableau.order
         h = first_step(

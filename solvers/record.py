@@ -10,6 +10,13 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
+ALIGNED = 32  # the record has a multiple of this many rows, so that a reverse sweep can cut it into equal chunks
+
+
+def record_rows(max_steps: int) -> int:
+    """One row more than there can be steps, at least: a reverse sweep starts on an empty one."""
+    return (max_steps // ALIGNED + 1) * ALIGNED
+
 
 class Steps(NamedTuple):
     """Attempted steps. The state on ``[t, t + theta h]`` is the continuous extension of the step."""
@@ -17,9 +24,10 @@ class Steps(NamedTuple):
     count: Array  # (): rows in use
     t: Array  # (M, B)
     h: Array  # (M, B)
-    u: Array  # (M, B, n), state at the start of the step
+    u: Array  # (M, B, n), state at the start of the step; with checkpoints (C, B, n), of every stride-th row
     k: Array | None  # (M, B, s+1, n), slopes, kept where a method needs dense output
     theta: Array | None  # (M, B), 1 unless an event cut the step short; kept where events have roots
+    stride: Array | None = None  # (), where there are checkpoints
 
 
 class EventLog(NamedTuple):
@@ -85,5 +93,5 @@ def lane_axes(result: Result) -> Any:
         of(result.saves, 1),
         of(result.events, 1),
         of(result.outcome, 0),
-        None if steps is None else steps._replace(count=-1),
+        None if steps is None else steps._replace(count=-1, stride=None if steps.stride is None else -1),
     )

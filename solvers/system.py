@@ -53,6 +53,7 @@ class System:
     param_size: int | None  # length of the packed parameters, where an event writes them
     pack_params: Callable  # theta -> (param_size,)
     with_params: Callable  # (theta, packed) -> theta
+    size: int = 0  # components of a state
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
 
     @property
