@@ -67,5 +67,5 @@ def _count_compilation(f: Any) -> None:
             f"solve has compiled the right-hand side {getattr(f, '__qualname__', f)!r} {count} times: its computation, or "
             "the structure or options of the solve, differ from call to call. Keep shapes and Python numbers in it "
             "fixed, or wrap the whole loop in jax.jit.",
-            stacklevel=6,
+            stacklevel=4,
         )
