@@ -137,6 +137,7 @@ def assemble(
         None if p_packing is None else p_packing.size,
         pack_params,
         with_params,
+        has_cost,
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
     )
     flags = tuple(

@@ -21,6 +21,7 @@ from ..solvers.buffers import put, take, where_lanes
 from ..solvers.integrate import Arrival, RetCode, Stepping, Walk, integrate, start
 from ..solvers.runge_kutta import Step
 from .dense import DenseForward
+from .diagnostics import Seen, first_look, info_of_solve, see_lam, see_state
 from .jumps import jump_back
 from .parameter_integral import ParameterIntegral
 from .reverse import Mu, Reverse
@@ -41,6 +42,7 @@ class CostateAux(NamedTuple):
     bad: Array  # (B,)
     trouble: Array  # (B,), of events; see `Jumped`
     integral: Any
+    seen: Seen | None
 
 
 class Ahead(NamedTuple):
@@ -53,13 +55,21 @@ class Ahead(NamedTuple):
 
 
 class CostateWalk(Walk):
-    """Backwards over the stops of a record. ``y`` is lam, or [lam, u] where ``solves_state``."""
+    """Backwards over the stops of a record. ``y`` is lam, or [lam, u] where ``solves_state``.
+
+    ``compare``: tolerances in whose units a state that is solved is compared with the recorded one.
+    """
 
     def __init__(
-        self, reverse: Reverse, integral: ParameterIntegral, solves_state: bool = False, checkpoints: bool = True
+        self,
+        reverse: Reverse,
+        integral: ParameterIntegral,
+        solves_state: bool = False,
+        checkpoints: bool = True,
+        compare: tuple[Array, Array] | None = None,
     ):
         self.reverse, self.integral = reverse, integral
-        self.solves_state, self.checkpoints = solves_state, checkpoints
+        self.solves_state, self.checkpoints, self.compare = solves_state, checkpoints, compare
         self.n = reverse.args.u0.shape[-1]
         self.dense = None if solves_state else DenseForward(reverse)
         schedule = reverse.args.schedule
@@ -130,6 +140,7 @@ class CostateWalk(Walk):
             ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * self.next_stop(aux.entry)
             due = landed & (aux.segment > 0) & ahead
         aux = self.integral.add(self, aux, step, accepted, due, extra)
+        aux = self._see(aux, step.u1, accepted)
         if step.ahead is not None:
             aux = aux._replace(row=jnp.where(accepted, step.ahead.row[-1], aux.row))
         return aux
@@ -168,6 +179,7 @@ class CostateWalk(Walk):
         is_save = on & (entry < slots)
         lam, u = y[:, : self.n], y[:, self.n :]
         if slots:
+            aux = self._see_state(aux, u, saves.u, entry, is_save)
             lam = lam + where_lanes(is_save, take(r.cotangents.saves, entry), jnp.zeros_like(lam))
             if self.solves_state and self.checkpoints:
                 u = where_lanes(is_save, take(saves.u, entry), u)
@@ -182,10 +194,11 @@ class CostateWalk(Walk):
                 lam,
                 u,
             )
-        return aux, jnp.concatenate([lam, u], -1)
+        return self._see(aux, lam, on), jnp.concatenate([lam, u], -1)
 
     def _pass_event(self, aux: CostateAux, lam: Array, u: Array, event: Array, on: Array):
         r = self.reverse
+        aux = self._see_state(aux, u, r.result.events.right, event, on)
         jumped = jump_back(r, event, on, lam, aux.mu, aux.p)
         aux = aux._replace(
             mu=jumped.mu,
@@ -197,6 +210,18 @@ class CostateWalk(Walk):
         if self.solves_state:
             u = where_lanes(on, take(r.result.events.left, event), u)
         return aux, jumped.lam, u
+
+    # -- what is watched
+
+    def _see(self, aux: CostateAux, y: Array, on: Array) -> CostateAux:
+        return aux if aux.seen is None else aux._replace(seen=see_lam(aux.seen, y[:, : self.reverse.components], on))
+
+    def _see_state(self, aux: CostateAux, u: Array, recorded: Array, index: Array, on: Array) -> CostateAux:
+        """Compare ``u`` with row ``index`` of ``recorded``."""
+        if self.compare is None:
+            return aux
+        n = self.reverse.components
+        return aux._replace(seen=see_state(aux.seen, u[:, :n], take(recorded, index)[:, :n], on, *self.compare))
 
 
 def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk) -> Costate:
@@ -214,6 +239,7 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         jnp.zeros(lanes, bool),
         jnp.zeros(lanes, np.int32),
         (),
+        first_look(lanes, outcome.t.dtype, reverse.watch, walk.compare is not None),
     )
     aux = aux._replace(integral=walk.integral.initial(walk))
     lam = reverse.cotangents.end
@@ -235,7 +261,10 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
     lam = state.u[:, : walk.n] + saves_at_start(reverse)
     times = finish_times(reverse, lam, aux.stops)
     failed = aux.bad | (aux.trouble > 0) | (state.status != RetCode.Success)
-    return Costate(lam, aux.mu, times, failed, aux.trouble)
+    all_lanes = outcome.status <= RetCode.Terminated
+    aux = walk._see(walk._see(aux, reverse.cotangents.end, all_lanes), lam, all_lanes)
+    aux = walk._see_state(aux, state.u[:, walk.n :], args.u0[None], jnp.zeros_like(aux.entry), all_lanes)
+    return Costate(lam, aux.mu, times, failed, aux.trouble, info_of_solve(state, aux.seen, aux.trouble, aux.bad))
 
 
 def saves_at_start(reverse: Reverse) -> Array:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from jax import Array
 
 if TYPE_CHECKING:
+    from .diagnostics import ReverseInfo
     from .reverse import Reverse
 
 
@@ -20,7 +21,7 @@ class Costate(NamedTuple):
 
     lam: ``(B, n)``. mu: cotangents of the parameters (`Reverse.zero_mu`). times: `TimeCotangents`.
     failed: ``(B,)``, lanes whose reverse solve did not reach its end. trouble: ``(B,)``, the event that has no
-    gradient, if one was met: `Jumped.trouble`.
+    gradient, if one was met: `Jumped.trouble`. info: `ReverseInfo`, where `Reverse.watch` asks for it.
     """
 
     lam: Array
@@ -28,6 +29,7 @@ class Costate(NamedTuple):
     times: Any
     failed: Array
     trouble: Any = None
+    info: ReverseInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class SensitivityMethod:
     records_steps = True
     #: ... and their slopes, for dense output
     records_slopes = False
+    #: the reverse pass solves the state backwards, and compares it with the recorded one where it can
+    reconstructs_state = False
 
     def reverse(self, problem: Reverse) -> Costate:
         """Carry the cotangents of ``problem`` back to t0."""

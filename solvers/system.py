@@ -53,6 +53,7 @@ class System:
     param_size: int | None  # length of the packed parameters, where an event writes them
     pack_params: Callable  # theta -> (param_size,)
     with_params: Callable  # (theta, packed) -> theta
+    has_cost: bool = False  # the last component of the state is the integral of a running cost
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
 
     @property
