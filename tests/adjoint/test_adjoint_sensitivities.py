@@ -197,10 +197,10 @@ def test_a_complex_state_takes_cotangents_in_the_convention_of_jax():
     np.testing.assert_allclose(dp, expected, rtol=1e-12)
 
 
-def decay_rows(p, method="discrete", throw=True, **options):
+def decay_rows(p, method="discrete", **options):
     prob = hx.ODEProblem(lambda u, p, t: jnp.stack([u[1], -p * jnp.sin(u[0])]), jnp.array([1.0, 0.0]), (0.0, 2.0), p)
     return hx.adjoint_sensitivities(
-        prob, t=np.linspace(0, 2, 5), dgdu=lambda u, p, t, i: 2 * u, sensealg=METHODS[method], throw=throw, **options
+        prob, t=np.linspace(0, 2, 5), dgdu=lambda u, p, t, i: 2 * u, sensealg=METHODS[method], **options
     )
 
 
