@@ -74,13 +74,19 @@ def info_of_transpose(reverse: Reverse, seen: Seen | None, lam: Array, trouble: 
     """Of the transposed record; all its rows are, those of rejected attempts (of length zero) too."""
     if seen is None or seen.largest is None:
         return None
-    steps, events, stages = reverse.result.steps, reverse.result.events.count, reverse.tableau.stages
+    result, bars = reverse.result, reverse.cotangents
+    # rows enter the steps that hold them; those at the end are all of lam there
+    slots = jnp.arange(result.saves.t.shape[0], dtype=np.int32)[:, None]
+    at_end = (slots < result.saves.count) & (result.saves.t == result.outcome.t)
+    end = bars.end + jnp.sum(jnp.where(at_end[..., None], bars.saves, 0), 0)
+    largest = see_lam(seen, end[:, : reverse.components], jnp.ones_like(trouble, bool)).largest
+    steps, events, stages = result.steps, result.events.count, reverse.tableau.stages
     rows, accepted = steps.count + 1, jnp.sum(steps.h != 0, 0, dtype=np.int32)
     # slope 0 of a row is pulled back to see lam; where no Jacobians are formed, once more at every restart
     pulled = rows * (stages + 1) + (0 * events if reverse.small else events + 1)
     status = jnp.where(jnp.all(jnp.isfinite(lam), -1), RetCode.Success, RetCode.NonFinite)
-    missing = jnp.full_like(seen.largest, jnp.nan)
-    return ReverseInfo(accepted, jnp.zeros_like(accepted), pulled, status, trouble, seen.largest, missing)
+    missing = jnp.full_like(largest, jnp.nan)
+    return ReverseInfo(accepted, jnp.zeros_like(accepted), pulled, status, trouble, largest, missing)
 
 
 def finish_info(info: ReverseInfo | None, result: Result, failed: Array, dtype: Any) -> ReverseInfo:

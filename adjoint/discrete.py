@@ -93,7 +93,7 @@ class _Transpose:
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
         lam = sweep.lam + saves_at_start(r)
         times = finish_times(r, lam, sweep.stops)
-        info = info_of_transpose(r, self._see(self._see(sweep, cotangents.end), lam).seen, lam, sweep.trouble)
+        info = info_of_transpose(r, self._see(sweep, lam).seen, lam, sweep.trouble)
         return Costate(lam, sweep.mu, times, sweep.trouble > 0, sweep.trouble, info)
 
     def _see(self, sweep: Sweep, lam: Array, on: Any = True) -> Sweep:

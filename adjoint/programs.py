@@ -17,11 +17,11 @@ from .assemble import Assembled
 CACHE_SIZE = 64
 RECOMPILATION_WARNING = 16
 
-_programs: OrderedDict[Any, tuple[Any, Callable]] = OrderedDict()
+_programs: OrderedDict[Any, tuple[Any, Any]] = OrderedDict()
 _compilations: OrderedDict[Any, int] = OrderedDict()
 
 
-def find_program(f: Any, built: Assembled, shape: tuple, compile_it: Callable[[], Callable]) -> Callable:
+def find_program(f: Any, built: Assembled, shape: tuple, compile_it: Callable[[], Any]) -> Any:
     """The compiled solve for this computation and these static options, from the cache or new."""
     if built.strict_key is not None:
         key, owner = (built.strict_key, shape), None

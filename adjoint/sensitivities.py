@@ -45,7 +45,8 @@ class AdjointDiagnostics:
     retcode: `RetCode`, that of the forward solve if it failed. accepted, rejected: steps of the reverse solve; for
     `DiscreteAdjoint`, which takes none of its own, the forward steps that it transposed, and 0. evaluations: of the reverse
     right-hand side, one state VJP each (for `BacksolveAdjoint` also one f); products with df/dp come in batches and are not
-    counted. largest_costate: the largest ``|lam_i|`` at ends of steps, rows, and on both sides of events.
+    counted. largest_costate: the largest ``|lam_i|`` at the ends of reverse steps, which end at rows, and on both sides
+    of events; for `DiscreteAdjoint` rows lie inside steps, and lam is seen at the ends of these.
     reconstruction_error: for `BacksolveAdjoint` the largest distance of the state solved backwards from the recorded one, at
     saved rows, right limits of events and u0, in units of ``atol + rtol |u|`` of the reverse solve; else None.
     solution: of the forward solve, with its rows, its cost and its own statistics.
@@ -182,7 +183,8 @@ def _compile(call: Prepared, args_tree: Any) -> Passes:
         if has_cost:
             end = end.at[-1].set(1)
             row_bars = jnp.pad(row_bars, ((0, 0), (0, 1)))
-        bars = Cotangents(*pull((time_bars, row_bars)), end, jnp.zeros_like(result.outcome.t))
+        saved, left, right, time = pull((time_bars, row_bars))
+        bars = Cotangents(saved, left, right, time, end, jnp.zeros_like(result.outcome.t))
         found = call_lanes(reverser, *jax.tree.leaves(args), *theta, *record, *bars)
         du0 = packing.unpack(found[place[calls.index.u0]][: packing.size])
         dtheta = {i: found[place[calls.args_count + i]] for i in calls.diff}
