@@ -77,7 +77,7 @@ def assemble(
         )
 
     def checked_f(u, q, t):
-        return _check_like("f", f(u, q, t), u)
+        return check_like("f", f(u, q, t), u)
 
     checked_f.__wrapped__ = f  # for backends that know their own right-hand side
 
@@ -103,14 +103,14 @@ def assemble(
             args = (u, q, t) if x is None else (u, q, t, x)
             out = affect(*args)
             if not callback.affects_params:
-                return packing.pack(_check_like("affect", out, u)), None
+                return packing.pack(check_like("affect", out, u)), None
             if not (isinstance(out, tuple) and len(out) == 2):
                 raise TypeError(
                     "affect with affects_params=True must return the pair (u, p); "
                     f"got {type(out).__name__}."
                 )
             new = _check_params(out[1], q)
-            return packing.pack(_check_like("affect", out[0], u)), p_packing.pack_leaves(new)
+            return packing.pack(check_like("affect", out[0], u)), p_packing.pack_leaves(new)
 
         extras = () if extra is None else (extra,)
         inner = keep(own, lambda u, q, t, *x: checked(u, q, t, *(x or (None,))), *extras)
@@ -138,6 +138,7 @@ def assemble(
         pack_params,
         with_params,
         packing.size + has_cost,
+        has_cost,
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
     )
     flags = tuple(
@@ -241,7 +242,7 @@ def _path(path: Any) -> str:
     return jax.tree_util.keystr(path) or "the state"
 
 
-def _check_like(name: str, out: Any, u: Any) -> Any:
+def check_like(name: str, out: Any, u: Any) -> Any:
     """``out`` in the structure, shapes and dtypes of ``u``; values that JAX would promote silently are refused."""
     if jax.tree.structure(out) != jax.tree.structure(u):
         raise TypeError(

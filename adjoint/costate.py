@@ -19,16 +19,14 @@ import numpy as np
 from jax import Array, lax
 
 from ..solvers.buffers import get_row, put, take, where_lanes
-from ..solvers.integrate import Arrival, RetCode, State, Stepping, Walk, integrate, start
+from ..solvers.integrate import Arrival, RetCode, Walk
 from ..solvers.runge_kutta import Step
 from .dense import DenseForward
+from .diagnostics import Seen, see_lam, see_state
 from .jumps import jump_back
 from .parameter_integral import ParameterIntegral
-from .replay import Block, block_of, replay
+from .replay import Block
 from .reverse import Mu, Reverse
-from .sensealg import ContinuousAdjoint, Costate
-from .times import finish_times
-from .tolerances import reverse_tolerances
 
 
 class CostateAux(NamedTuple):
@@ -43,6 +41,7 @@ class CostateAux(NamedTuple):
     bad: Array  # (B,)
     trouble: Array  # (B,), of events; see `Jumped`
     integral: Any
+    seen: Seen | None
 
 
 class Ahead(NamedTuple):
@@ -55,13 +54,21 @@ class Ahead(NamedTuple):
 
 
 class CostateWalk(Walk):
-    """Backwards over the stops of a record. ``y`` is lam, or [lam, u] where ``solves_state``."""
+    """Backwards over the stops of a record. ``y`` is lam, or [lam, u] where ``solves_state``.
+
+    ``compare``: tolerances in whose units a state that is solved is compared with the recorded one.
+    """
 
     def __init__(
-        self, reverse: Reverse, integral: ParameterIntegral, solves_state: bool = False, checkpoints: bool = True
+        self,
+        reverse: Reverse,
+        integral: ParameterIntegral,
+        solves_state: bool = False,
+        checkpoints: bool = True,
+        compare: tuple[Array, Array] | None = None,
     ):
         self.reverse, self.integral = reverse, integral
-        self.solves_state, self.checkpoints = solves_state, checkpoints
+        self.solves_state, self.checkpoints, self.compare = solves_state, checkpoints, compare
         self.n = reverse.args.u0.shape[-1]
         self.dense = None if solves_state else DenseForward(reverse)
         schedule = reverse.args.schedule
@@ -140,6 +147,7 @@ class CostateWalk(Walk):
             ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * self.next_stop(aux.entry)
             due = landed & (aux.segment > 0) & ahead
         aux = self.integral.add(self, aux, step, accepted, due, extra)
+        aux = self.see(aux, step.u1, accepted)
         if step.ahead is not None:
             aux = aux._replace(row=jnp.where(accepted, step.ahead.row[-1], aux.row))
         return aux
@@ -177,6 +185,7 @@ class CostateWalk(Walk):
         is_save = on & (entry < slots)
         lam, u = y[:, : self.n], y[:, self.n :]
         if slots:
+            aux = self.see_state(aux, u, saves.u, entry, is_save)
             lam = lam + where_lanes(is_save, take(r.cotangents.saves, entry), jnp.zeros_like(lam))
             if self.solves_state and self.checkpoints:
                 u = where_lanes(is_save, take(saves.u, entry), u)
@@ -191,10 +200,11 @@ class CostateWalk(Walk):
                 lam,
                 u,
             )
-        return aux, jnp.concatenate([lam, u], -1)
+        return self.see(aux, lam, on), jnp.concatenate([lam, u], -1)
 
     def _pass_event(self, aux: CostateAux, lam: Array, u: Array, event: Array, on: Array):
         r = self.reverse
+        aux = self.see_state(aux, u, r.result.events.right, event, on)
         jumped = jump_back(r, event, on, lam, aux.mu, aux.p)
         aux = aux._replace(
             mu=jumped.mu,
@@ -207,69 +217,14 @@ class CostateWalk(Walk):
             u = where_lanes(on, take(r.result.events.left, event), u)
         return aux, jumped.lam, u
 
+    # -- what is watched
 
-def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk) -> Costate:
-    """Walk from the end of the record to t0, and add what the start itself contributes."""
-    args, result = reverse.args, reverse.result
-    outcome = result.outcome
-    lanes = reverse.lanes
-    aux = CostateAux(
-        reverse.zero_mu(),
-        outcome.params,
-        walk.count,
-        result.events.count,
-        jnp.zeros(lanes, np.int32) if walk.dense is None else walk.dense.last,
-        jnp.zeros_like(args.schedule.stops.T),
-        jnp.zeros(lanes, bool),
-        jnp.zeros(lanes, np.int32),
-        (),
-    )
-    aux = aux._replace(integral=walk.integral.initial(walk))
-    lam = reverse.cotangents.end
-    y = jnp.concatenate([lam, outcome.u], -1) if walk.solves_state else lam
-    rtol, atol = reverse_tolerances(reverse, method)
-    stepping = Stepping(
-        reverse.tableau,
-        reverse.system.adaptive,
-        rtol,
-        atol,
-        4 * reverse.options.max_steps if method.max_steps is None else method.max_steps,
-    )
-    status = jnp.where(outcome.status > RetCode.Terminated, outcome.status, RetCode.Running)
-    # the end is the first stop: a step of length zero lands on it, and takes in what is there
-    dt0 = jnp.abs(outcome.h) if reverse.system.adaptive else args.dt0
-    state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0, jnp.zeros_like(y))
-    if reverse.options.slots is None:
-        state = integrate(walk, stepping, state)
-        aux = walk.integral.finish(walk, state.aux)
-    else:
-        state = _by_blocks(walk, stepping, state)
-        aux = state.aux
-    lam = state.u[:, : walk.n] + saves_at_start(reverse)
-    times = finish_times(reverse, lam, aux.stops)
-    failed = aux.bad | (aux.trouble > 0) | (state.status != RetCode.Success)
-    return Costate(lam, aux.mu, times, failed, aux.trouble)
+    def see(self, aux: CostateAux, y: Array, on: Array) -> CostateAux:
+        return aux if aux.seen is None else aux._replace(seen=see_lam(aux.seen, y[:, : self.reverse.components], on))
 
-
-def _by_blocks(walk: CostateWalk, stepping: Stepping, state: State) -> State:
-    """The walk through one block of replayed rows after another; every block begins like the end of the solve."""
-    reverse, steps = walk.reverse, walk.reverse.result.steps
-    assert steps is not None
-
-    def body(carry: tuple[Array, State]) -> tuple[Array, State]:
-        j, s = carry
-        part = walk.within(replay(reverse, j, reverse.options.window, padding=1, slopes=True))
-        status = jnp.where(s.status == RetCode.Success, RetCode.Running, s.status)
-        s = integrate(part, stepping, s._replace(stop=s.t, k0=jnp.zeros_like(s.k0), status=status))
-        return j - 1, s._replace(aux=part.integral.finish(part, s.aux))
-
-    last = block_of(reverse, steps.count)
-    return lax.while_loop(lambda c: c[0] >= 0, body, (last, state))[1]
-
-
-def saves_at_start(reverse: Reverse) -> Array:
-    """Cotangents of the rows that hold u0 itself, ``(B, n)``."""
-    saves = reverse.result.saves
-    first = saves.row < 0
-    used = jnp.arange(first.shape[0], dtype=np.int32)[:, None] < saves.count[None, :]
-    return jnp.sum(jnp.where((first & used)[..., None], reverse.cotangents.saves, 0), 0)
+    def see_state(self, aux: CostateAux, u: Array, recorded: Array, index: Array, on: Array) -> CostateAux:
+        """Compare ``u`` with row ``index`` of ``recorded``."""
+        if self.compare is None:
+            return aux
+        n = self.reverse.components
+        return aux._replace(seen=see_state(aux.seen, u[:, :n], take(recorded, index)[:, :n], on, *self.compare))

@@ -26,7 +26,8 @@ from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
 from ..solvers.system import System
 from .checkpoints import Checkpoints, checkpoints_of_number, plan_checkpoints
-from .costate import saves_at_start
+from .costate_solve import saves_at_start
+from .diagnostics import Seen, first_look, info_of_transpose, see_lam
 from .jumps import jump_back
 from .replay import Block, block_of, replay
 from .reverse import Mu, Reverse
@@ -49,6 +50,7 @@ class Sweep(NamedTuple):
     p: Array | None
     stops: Array  # (K+1, B)
     trouble: Array  # (B,), of events; see `Jumped`
+    seen: Seen | None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class _Transpose:
             result.outcome.params,
             stops,
             jnp.zeros(r.lanes, np.int32),
+            first_look(r.lanes, r.args.rtol.dtype, r.watch, False),
         )
         if r.options.slots is None:
             sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._chunk(s, None), sweep)
@@ -113,7 +116,13 @@ class _Transpose:
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
         lam = sweep.lam + saves_at_start(r)
         times = finish_times(r, lam, sweep.stops)
-        return Costate(lam, sweep.mu, times, sweep.trouble > 0, sweep.trouble)
+        info = info_of_transpose(r, self._see(sweep, lam).seen, lam, sweep.trouble)
+        return Costate(lam, sweep.mu, times, sweep.trouble > 0, sweep.trouble, info)
+
+    def _see(self, sweep: Sweep, lam: Array, on: Any = True) -> Sweep:
+        if sweep.seen is None:
+            return sweep
+        return sweep._replace(seen=see_lam(sweep.seen, lam[:, : self.reverse.components], jnp.asarray(on)))
 
     # -- events
 
@@ -134,7 +143,7 @@ class _Transpose:
             s = self._resolve(s, right, t, s.kbar, on)
             jumped = jump_back(self.reverse, s.event - 1, on, s.lam, s.mu, s.p)
             stops = put(s.stops, jumped.stop, jumped.sigma, jumped.stop >= 0)
-            return s._replace(
+            s = s._replace(
                 event=s.event - on,
                 lam=jumped.lam,
                 mu=jumped.mu,
@@ -142,6 +151,7 @@ class _Transpose:
                 stops=stops,
                 trouble=jnp.maximum(s.trouble, jumped.trouble),
             )
+            return self._see(s, s.lam, on)
 
         return lax.while_loop(lambda s: jnp.any(here(s.event)), back, sweep)
 
@@ -209,6 +219,8 @@ class _Transpose:
             lam, v = transpose_row(self.tableau, pull, row, sweep.lam, first=1)
             points = lax.dynamic_update_index_in_dim(points, jnp.stack(v[1:], 1), i, 0)
             sweep = sweep._replace(row=sweep.row - 1, lam=lam, kbar=v[0])
+            if sweep.seen is not None:
+                sweep = self._see(sweep, lam + pull(0, v[0]))  # what is pending belongs to the cotangent
             return (sweep if self.chunk == 1 else self._events(sweep)), points
 
         points = jnp.zeros((self.chunk, r.lanes, s, states.shape[-1]), states.dtype)
@@ -239,6 +251,7 @@ class _Transpose:
             lams = lax.dynamic_update_index_in_dim(lams, sweep.lam, i, 0)
             row = lax.dynamic_index_in_dim(maps, i, 1, keepdims=False)  # (n+1, B, n)
             sweep = sweep._replace(row=sweep.row - 1, lam=_apply(row, sweep.lam))
+            sweep = self._see(sweep, sweep.lam)
             return (sweep if size == 1 else self._events(sweep)), lams
 
         # rows that are not reached keep zeros; their length is zero too

@@ -51,17 +51,23 @@ class Loud(SensitivityMethod):
             event = jnp.maximum(trouble - 1, 0) // 2
             where = [trouble, log.callback[event, 0], log.time[event, 0]]
 
-        def complain(*found):
-            raise_it = lambda *x: _complain(name, kinds, *x)  # noqa: E731
+        def tell(*found):
+            raise_it = lambda *x: complain(name, kinds, *x)  # noqa: E731
             return jax.pure_callback(raise_it, jax.ShapeDtypeStruct((), zero.dtype), *found)
 
-        zero = jax.lax.cond(failed, complain, lambda *_: zero, *where)
+        zero = jax.lax.cond(failed, tell, lambda *_: zero, *where)
         checked = lambda x: x + zero.astype(x.dtype)  # noqa: E731
         return costate._replace(lam=checked(costate.lam), mu=jax.tree.map(checked, costate.mu))
 
 
-def _complain(name: str, kinds: tuple[str, ...], trouble: Any, callback: Any, time: Any) -> Any:
+def complain(name: str, kinds: tuple[str, ...], trouble: Any, callback: Any, time: Any) -> Any:
     """Raise for a reverse pass that failed; ``trouble``: `Jumped.trouble`, ``callback`` and ``time`` of that event."""
+    if not trouble and name == "DiscreteAdjoint":
+        raise SolveError(
+            "the reverse pass of DiscreteAdjoint met a value that is not finite, though the solve did not: look at the "
+            "derivatives of the right-hand side, of the affects and of the cost.",
+            RetCode.ReverseFailed,
+        )
     if not trouble:
         raise SolveError(
             f"the reverse solve of {name} failed: its steps were exhausted, or it met a value that is not finite. Loosen "

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from ..solvers.runge_kutta import Step, interpolate
-from .costate import CostateAux, CostateWalk, solve_costate
+from .costate import CostateAux, CostateWalk
+from .costate_solve import solve_costate
 from .gauss_kronrod import gauss_kronrod
 from .reverse import Reverse
 from .sensealg import Costate, DenseAdjoint

@@ -17,11 +17,11 @@ from .assemble import Assembled
 CACHE_SIZE = 64
 RECOMPILATION_WARNING = 16
 
-_programs: OrderedDict[Any, tuple[Any, Callable]] = OrderedDict()
+_programs: OrderedDict[Any, tuple[Any, Any]] = OrderedDict()
 _compilations: OrderedDict[Any, int] = OrderedDict()
 
 
-def find_program(f: Any, built: Assembled, shape: tuple, compile_it: Callable[[], Callable]) -> Callable:
+def find_program(f: Any, built: Assembled, shape: tuple, compile_it: Callable[[], Any]) -> Any:
     """The compiled solve for this computation and these static options, from the cache or new."""
     if built.strict_key is not None:
         key, owner = (built.strict_key, shape), None
@@ -67,5 +67,5 @@ def _count_compilation(f: Any) -> None:
             f"solve has compiled the right-hand side {getattr(f, '__qualname__', f)!r} {count} times: its computation, or "
             "the structure or options of the solve, differ from call to call. Keep shapes and Python numbers in it "
             "fixed, or wrap the whole loop in jax.jit.",
-            stacklevel=6,
+            stacklevel=4,
         )

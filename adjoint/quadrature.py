@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .costate import CostateWalk, solve_costate
+from .costate import CostateWalk
+from .costate_solve import solve_costate
 from .reverse import Reverse
 from .row_integral import RowIntegral
 from .sensealg import Costate, DenseAdjoint

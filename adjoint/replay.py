@@ -80,10 +80,10 @@ def replay(reverse: Reverse, block: Array, window: int, padding: int, slopes: bo
             slope = reverse.rhs(take(log.time, segment - 1), u, params(segment))
             return u, where_lanes(fired > 0, slope, k0), segment
 
-        carried = u, k0, c.segment
+        segment = c.segment
         if used.size:
-            carried = lax.cond(jnp.any(fired > 0), restart, lambda *x: x, *carried)
-        return _Carry(c.row + 1, *carried, kept)
+            u, k0, segment = lax.cond(jnp.any(fired > 0), restart, lambda *x: x, u, k0, segment)
+        return _Carry(c.row + 1, u, k0, segment, kept)
 
     u = get_row(steps.u, first // steps.stride)
     segment = jnp.sum((log.row < first) & used, 0, dtype=np.int32)

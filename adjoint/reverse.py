@@ -63,10 +63,12 @@ class Reverse:
         cotangents: Cotangents,
         diff: tuple[int, ...],
         need_times: bool,
+        watch: bool = False,
     ):
         self.system, self.options, self.context = system, options, context
         self.args, self.result, self.cotangents = args, result, cotangents
         self.diff, self.need_times, self.shared = diff, need_times, shared
+        self.watch = watch  # a method is to tell of its work: `Costate.info`
         self.lane_system = LaneSystem(system, context, theta, shared)
         self.theta, self.lanes = tuple(theta), context.size
         self.tableau = system.tableau
@@ -76,6 +78,11 @@ class Reverse:
             for i in diff
         )
         self.axes = tuple(None if shared[i] and context.total else 0 for i in diff)
+
+    @property
+    def components(self) -> int:
+        """Components of the state, without that of a running cost."""
+        return self.args.u0.shape[-1] - self.system.has_cost
 
     # -- parameters
 

@@ -16,7 +16,9 @@ from ..solvers.forward import ForwardOptions
 from ..solvers.integrate import RetCode
 from ..solvers.lanes import LaneContext, LaneFunction, Level, Out, call_lanes
 from ..solvers.record import lane_axes, record_rows
+from ..solvers.system import System
 from .calls import Calls
+from .diagnostics import ReverseInfo, finish_info
 from .reverse import Cotangents, Reverse, TimeCotangents
 from .sensealg import SensitivityMethod
 
@@ -26,13 +28,7 @@ class ReverseMode:
 
     def __init__(self, calls: Calls, options: ForwardOptions, method: SensitivityMethod, plain: Callable):
         self.calls, self.method, self.plain = calls, method, plain
-        self.recording = options._replace(
-            record=options.record or method.records_steps, dense=options.dense or method.records_slopes
-        )
-        if self.recording.record and not options.record:
-            plan = method.plan(calls.system, record_rows(options.max_steps))
-            if plan is not None:
-                self.recording = self.recording._replace(dense=False, **plan._asdict())
+        self.recording = recording_options(calls.system, options, method)
         self.plain_tree = calls.tree(options)
         self.recorder = calls.forward(self.recording)
         self._reversers: dict = {}
@@ -70,6 +66,15 @@ class ReverseMode:
         return jax.jvp(solve, tuple(primals), tuple(dots))
 
 
+def recording_options(system: System, options: ForwardOptions, method: SensitivityMethod) -> ForwardOptions:
+    """``options`` with what ``method`` needs of the record."""
+    recording = options._replace(
+        record=options.record or method.records_steps, dense=options.dense or method.records_slopes
+    )
+    plan = method.plan(system, record_rows(options.max_steps)) if recording.record and not options.record else None
+    return recording if plan is None else recording._replace(dense=False, **plan._asdict())
+
+
 def cotangents_of(result: Any) -> Cotangents:
     """The cotangents that a reverse pass reads, from those of a whole result."""
     events, outcome = result.events, result.outcome
@@ -91,9 +96,17 @@ def _mapped(levels, flat_count: int, outs: tuple[Out, ...], bars: int):
 
 
 def reverse_function(
-    calls: Calls, options: ForwardOptions, method: SensitivityMethod, base: int, perturbed: tuple[bool, ...]
+    calls: Calls,
+    options: ForwardOptions,
+    method: SensitivityMethod,
+    base: int,
+    perturbed: tuple[bool, ...],
+    watch: bool = False,
 ) -> LaneFunction:
-    """``(arguments, results of the recorder, cotangents) -> cotangents of the ``wanted`` arguments``."""
+    """``(arguments, results of the recorder, cotangents) -> cotangents of the ``wanted`` arguments``.
+
+    With ``watch`` the fields of a `ReverseInfo` follow.
+    """
     system, index, tree, wanted = calls.system, calls.index, calls.tree(options), calls.wanted
     schedule = index.schedule
     need_times = any(perturbed[i] for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
@@ -117,6 +130,7 @@ def reverse_function(
             Cotangents(*flat[after:]),
             calls.diff,
             need_times,
+            watch,
         )
         costate = method.reverse(reverse)
         # a solve that failed has no gradient
@@ -138,6 +152,8 @@ def reverse_function(
         }
         for i, leaf, axis in zip(calls.diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
             cotangents[calls.args_count + i] = poison(leaf, axis)
-        return [cotangents[i] for i in wanted]
+        info = finish_info(costate.info, result, failed, times.t0.dtype) if watch else ()
+        return [*(cotangents[i] for i in wanted), *info]
 
-    return LaneFunction(run, in_axes, lane_args, tuple(Out(0, i) for i in wanted), base)
+    outs = tuple(Out(0, i) for i in wanted) + (Out(0),) * (len(ReverseInfo._fields) if watch else 0)
+    return LaneFunction(run, in_axes, lane_args, outs, base)

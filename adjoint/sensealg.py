@@ -15,6 +15,7 @@ from .checkpoints import Checkpoints, plan_checkpoints
 
 if TYPE_CHECKING:
     from ..solvers.system import System
+    from .diagnostics import ReverseInfo
     from .reverse import Reverse
 
 
@@ -23,7 +24,7 @@ class Costate(NamedTuple):
 
     lam: ``(B, n)``. mu: cotangents of the parameters (`Reverse.zero_mu`). times: `TimeCotangents`.
     failed: ``(B,)``, lanes whose reverse solve did not reach its end. trouble: ``(B,)``, the event that has no
-    gradient, if one was met: `Jumped.trouble`.
+    gradient, if one was met: `Jumped.trouble`. info: `ReverseInfo`, where `Reverse.watch` asks for it.
     """
 
     lam: Array
@@ -31,6 +32,7 @@ class Costate(NamedTuple):
     times: Any
     failed: Array
     trouble: Any = None
+    info: ReverseInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class SensitivityMethod:
     records_steps = True
     #: ... and their slopes, for dense output
     records_slopes = False
+    #: the reverse pass solves the state backwards, and compares it with the recorded one where it can
+    reconstructs_state = False
 
     def plan(self, system: System, rows: int) -> Checkpoints | None:
         """Which of ``rows`` recorded states to keep; None for all of them."""

@@ -51,7 +51,7 @@ middle = time.perf_counter()
 held = sum(x.nbytes for x in jax.tree.leaves(pullback) if hasattr(x, "nbytes"))
 gradient = jax.block_until_ready(pullback(jnp.ones_like(value)))
 end = time.perf_counter()
-state = u0.nbytes
-print(f"{args.method}: {args.cells} states of {u0.dtype}, {args.steps} steps; every state: {args.steps * state / 2**30:.2f} GiB")
-print(f"budget {args.memory / 2**30:.2f} GiB, held between the passes {held / 2**30:.2f} GiB, peak above start {(peak() - before) / 2**30:.2f} GiB")
+gib = [x / 2**30 for x in (args.steps * u0.nbytes, args.memory, held, peak() - before)]
+print(f"{args.method}: {args.cells} states of {u0.dtype}, {args.steps} steps; every state: {gib[0]:.2f} GiB")
+print(f"budget {gib[1]:.2f} GiB, held between the passes {gib[2]:.2f} GiB, peak above start {gib[3]:.2f} GiB")
 print(f"forward {middle - start:.0f} s, reverse {end - middle:.0f} s; dL/dp = {float(gradient[1]):.6g}")

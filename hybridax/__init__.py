@@ -9,6 +9,7 @@ from .adjoint.gauss import GaussAdjoint
 from .adjoint.interpolating import InterpolatingAdjoint
 from .adjoint.quadrature import QuadratureAdjoint
 from .adjoint.sensealg import SensitivityMethod
+from .adjoint.sensitivities import AdjointDiagnostics, AdjointSensitivities, adjoint_sensitivities
 from .adjoint.solve import solve
 from .adjoint.vjp import FiniteDifferenceVJP, HandWrittenVJP, HostVJP, JaxVJP
 from .models import MLP, CheckpointError, FitError, FitResult, HybridRHS, fit, load_checkpoint, save_checkpoint
@@ -28,6 +29,8 @@ from .solvers.tsit5 import Tsit5
 __all__ = [
     "MLP",
     "RK4",
+    "AdjointDiagnostics",
+    "AdjointSensitivities",
     "BacksolveAdjoint",
     "CallbackSet",
     "CheckpointError",
@@ -56,6 +59,7 @@ __all__ = [
     "SolveError",
     "Tsit5",
     "VJPMismatch",
+    "adjoint_sensitivities",
     "check_gradients",
     "check_vjp",
     "explain_gradient",

@@ -54,6 +54,7 @@ class System:
     pack_params: Callable  # theta -> (param_size,)
     with_params: Callable  # (theta, packed) -> theta
     size: int = 0  # components of a state
+    has_cost: bool = False  # the last component of the state is the integral of a running cost
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
 
     @property

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from counting import Counter
+from hybridax.adjoint.checkpoints import checkpoints_of_number, plan_checkpoints
 from problems.case import relative_error
 
 import hybridax as hx
-from hybridax.adjoint.checkpoints import checkpoints_of_number, plan_checkpoints
 
 
 def predators(u, p, t):
