@@ -31,7 +31,7 @@ class Entry:
     loss: Callable | None = None
     gradient: Callable | None = None
     train: Callable | None = None
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     forward: bool = True
     note: str = ""
 

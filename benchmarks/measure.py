@@ -14,18 +14,19 @@ import jax
 import numpy as np
 from comparison import Entry, Problem
 
-NOT_INSTALLED = "not installed"
+NOT_INSTALLED, NO_TIME = "not installed", "no time left"
 
 
 @dataclass(frozen=True)
 class Effort:
     """budget: seconds of timing for one problem; rounds ``(least, most)``; compiles: how often each entry is compiled;
-    trainings: how often each training runs."""
+    trainings: how often each training runs; until: nothing is compiled after this time of `time.perf_counter`."""
 
     budget: float = 10.0
     rounds: tuple[int, int] = (11, 300)
     compiles: int = 3
     trainings: int = 5
+    until: float = np.inf
 
 
 @dataclass
@@ -47,10 +48,12 @@ def measure(problem: Problem, effort: Effort) -> list[Figures]:
     present = [f for f in figures if f.status == "measured"]
     if any(f.entry.train is not None for f in present):
         _train(present, effort)
-    else:
-        programs = _compile(problem, present, effort)
-        _compare(problem, present, programs)
-        _time(problem, present, programs, effort)
+        return figures
+    programs = _compile(problem, present, effort)
+    present, programs = [f for f in present if f.status == "measured"], [p for p in programs if "gradient" in p]
+    if present:
+        _compare(present, programs, problem.params)
+        _time(present, programs, problem.params, effort)
     return figures
 
 
@@ -61,13 +64,17 @@ def _compile(problem: Problem, figures: list[Figures], effort: Effort) -> list[d
     """
     programs: list[dict[str, Callable]] = [{} for _ in figures]
     for f, program in zip(figures, programs):
-        if f.entry.gradient is not None:
+        if time.perf_counter() > effort.until:
+            f.status = NO_TIME
+        elif f.entry.gradient is not None:
             program["gradient"] = f.entry.gradient
         elif f.entry.forward:
             program["forward"] = jax.jit(f.entry.loss).lower(problem.params).compile()
     for _ in range(effort.compiles):
         for f, program in zip(figures, programs):
-            if f.entry.loss is None:
+            if time.perf_counter() > effort.until and "gradient" not in program:
+                f.status = NO_TIME
+            if f.status == NO_TIME or f.entry.loss is None:
                 continue
             jax.clear_caches()
             start = time.perf_counter()
@@ -79,12 +86,12 @@ def _compile(problem: Problem, figures: list[Figures], effort: Effort) -> list[d
     return programs
 
 
-def _compare(problem: Problem, figures: list[Figures], programs: list[dict[str, Callable]]) -> None:
-    first, value = _flat(programs[0]["gradient"](problem.params)), None
+def _compare(figures: list[Figures], programs: list[dict[str, Callable]], params: Any) -> None:
+    first, value = _flat(programs[0]["gradient"](params)), None
     for f, program in zip(figures, programs):
-        f.distance = _distance(_flat(program["gradient"](problem.params)), first)
+        f.distance = _distance(_flat(program["gradient"](params)), first)
         if "forward" in program:
-            this = np.asarray(program["forward"](problem.params))
+            this = np.asarray(program["forward"](params))
             value = this if value is None else value
             f.distance = max(f.distance, _distance(this, value))
         if not f.distance <= f.entry.tolerance:
@@ -99,13 +106,13 @@ def _distance(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.linalg.norm(x - y) / np.linalg.norm(y))
 
 
-def _time(problem: Problem, figures: list[Figures], programs: list[dict[str, Callable]], effort: Effort) -> None:
+def _time(figures: list[Figures], programs: list[dict[str, Callable]], params: Any, effort: Effort) -> None:
     runs = [(f, name, program[name]) for f, program in zip(figures, programs) for name in sorted(program)]
 
     def one_round(keep: bool) -> None:
         for f, name, run in runs:
             start = time.perf_counter()
-            jax.block_until_ready(run(problem.params))
+            jax.block_until_ready(run(params))
             if keep:
                 f.seconds.setdefault(name, []).append(time.perf_counter() - start)
 
@@ -119,6 +126,10 @@ def _time(problem: Problem, figures: list[Figures], programs: list[dict[str, Cal
 
 
 def _train(figures: list[Figures], effort: Effort) -> None:
+    if time.perf_counter() > effort.until:
+        for f in figures:
+            f.status = NO_TIME
+        return
     histories: list[Any] = [None] * len(figures)
     for _ in range(effort.trainings):
         for i, f in enumerate(figures):

@@ -24,14 +24,10 @@ def compare(problem: Problem, figures: list[Figures]) -> list[dict[str, Any]]:
     return [_row(problem, goal, by_key[goal.ours], by_key[goal.peer]) for goal in problem.goals]
 
 
-def unmeasured(problem: Problem, why: str) -> list[dict[str, Any]]:
-    """Rows of a problem that could not be measured."""
-    return compare(problem, [Figures(entry, why) for entry in problem.entries])
-
-
 def _row(problem: Problem, goal: Goal, ours: Figures, peer: Figures) -> dict[str, Any]:
     row = dict(problem=problem.name, quantity=goal.quantity, method=ours.entry.method, goal=goal.ratio)
-    row |= dict(peer=" ".join(peer.entry.key), note=peer.entry.note, distance=peer.distance, status="measured")
+    row |= dict(peer=" ".join(peer.entry.key), note=peer.entry.note, status="measured")
+    row |= dict(distance=ours.distance, peer_distance=peer.distance)
     for f in (ours, peer):
         if f.status != "measured":
             return row | dict(status=f.status, met=None)
@@ -101,7 +97,8 @@ def about(command: str) -> dict[str, Any]:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    names = [x.split(":")[1].strip() for x in info.read_text().splitlines() if x.startswith("model name")] if info.exists() else []
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [x.split(":")[1].strip() for x in lines if x.startswith("model name")]
     return names[0] if names else platform.processor()
 
 
@@ -113,33 +110,49 @@ def draw(rows: list[dict[str, Any]], path: Path, facts: dict[str, Any]) -> None:
         matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    panels = [("gradient", "training"), ("forward",), ("compile",), ("memory",)]
-    titles = ["gradients and training: times faster", "forward solves: times faster"]
-    titles += ["compiling the gradient: times faster", "memory of the gradient: times less"]
-    kept = [[r for r in rows if r["quantity"] in names and r["met"] is not None] for names in panels]
-    shown = [(title, part) for title, part in zip(titles, kept) if part]
-    heights = [len(part) + 1.5 for _, part in shown]
+    panels = {
+        "gradients and training: times faster": ("gradient", "training"),
+        "compiling the gradient: times faster": ("compile",),
+        "forward solves: times faster": ("forward",),
+        "memory of the gradient: times less": ("memory",),
+    }
+    kept = [[r for r in rows if r["quantity"] in names and r["met"] is not None] for names in panels.values()]
+    heights = [1 + max(len(part) for part in kept[i : i + 2]) for i in (0, 2)]
     figure, axes = plt.subplots(
-        len(shown), 1, figsize=(10, 0.27 * sum(heights)), height_ratios=heights, layout="constrained", squeeze=False
+        2, 2, figsize=(13, 0.26 * sum(heights) + 1), height_ratios=heights, layout="constrained", squeeze=False
     )
-    for ax, (title, part) in zip(axes[:, 0], shown):
-        where = np.arange(len(part))[::-1]
-        ratios, goals = np.array([r["ratio"] for r in part]), np.array([r["goal"] for r in part])
-        colors = ["tab:blue" if r["met"] else "tab:orange" for r in part]
-        low = min(0.5, 0.8 * ratios.min())
-        ax.barh(where, ratios - low, left=low, color=colors, height=0.7)
-        ax.vlines(goals, where - 0.45, where + 0.45, color="black", lw=2)
-        for y, r in zip(where, part):
-            ax.text(max(r["ratio"], r["goal"]) * 1.06, y, f"{r['ratio']:.3g}", va="center", fontsize=8)
-        names = [f"{r['problem']}, {r['method'].removesuffix('Adjoint')}  vs  {r['peer'].replace('Adjoint', '')}" for r in part]
-        ax.set_yticks(where, names, fontsize=8)
-        ax.set(xscale="log", xlim=(low, 2 * max(ratios.max(), goals.max())), ylim=(-0.7, len(part) - 0.3))
-        ax.axvline(1.0, color="gray", lw=0.8, ls=":")
-        ax.set_title(title, fontsize=10, loc="left")
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(axis="x", labelsize=8)
-        ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    what = f"{facts['devices'][0]}, {facts['cores']} cores, JAX {facts['versions']['jax']}, diffrax {facts['versions']['diffrax']}"
-    figure.suptitle(f"hybridax against its peers (black: the goal; blue: met) - {what}", fontsize=10)
-    figure.savefig(path, dpi=110)
+    for ax, title, part in zip(axes.flat, panels, kept):
+        _bars(ax, title, part)
+    facts = f"{facts['processor']}, {facts['cores']} cores, {facts['devices'][0].split()[0]}; JAX {facts['versions']['jax']}"
+    figure.suptitle(f"hybridax against its peers. Black line: the goal; blue: met. {facts}", fontsize=11)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
+
+
+def _bars(ax, title: str, part: list[dict[str, Any]]) -> None:
+    ax.set_title(title, fontsize=10, loc="left")
+    if not part:
+        ax.set_axis_off()
+        return
+    where = np.arange(len(part))[::-1]
+    ratios, goals = np.array([r["ratio"] for r in part]), np.array([r["goal"] for r in part])
+    ax.barh(where, ratios - 1, left=1, color=["tab:blue" if r["met"] else "tab:orange" for r in part], height=0.7)
+    ax.vlines(goals, where - 0.45, where + 0.45, color="black", lw=2)
+    low, high = min(0.5, ratios.min()), 1.2 * max(ratios.max(), goals.max())
+    for y, ratio in zip(where, ratios):
+        ax.text(high * 1.1, y, f"{ratio:.3g}", va="center", fontsize=8)
+    ax.set_yticks(where, map(_name, part), fontsize=8)
+    ax.set(xscale="log", xlim=(low / 1.2, high * 1.7), ylim=(-0.7, len(part) - 0.3))
+    ax.axvline(1.0, color="gray", lw=0.8)
+    ax.spines[["top", "right"]].set_visible(False)
+    ticks = [x for x in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low / 1.2 <= x <= high]
+    ax.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
+    ax.xaxis.minorticks_off()
+
+
+def _name(row: dict[str, Any]) -> str:
+    """The method where it is not the default, and the peer without what is said elsewhere."""
+    method = row["method"].removesuffix("Adjoint")
+    ours = row["problem"] + ("" if method in ("Discrete", "fit") else f", {method}")
+    library, method = row["peer"].split(" ", 1)
+    return f"{ours}  vs  {library}" + (" Backsolve" if method.startswith("Backsolve") else "")

@@ -34,11 +34,11 @@ def spiral(sizes=(2, 50, 2)) -> Problem:
 
     own = Entry(OURS, "DiscreteAdjoint", partial(ours, hx.DiscreteAdjoint()))
     continuous = [
-        Entry(OURS, type(method).__name__, partial(ours, method), forward=False, tolerance=1e-2)
+        Entry(OURS, type(method).__name__, partial(ours, method), forward=False, tolerance=5e-3)
         for method in (hx.InterpolatingAdjoint(), hx.QuadratureAdjoint())
     ]
-    direct = peer.entry(partial(theirs, False))
-    backsolve = peer.entry(partial(theirs, True), peer.BACKSOLVE, forward=False, tolerance=1e-2)
+    direct = peer.entry(partial(theirs, False), tolerance=1e-3)
+    backsolve = peer.entry(partial(theirs, True), peer.BACKSOLVE, forward=False, tolerance=5e-3)
     goals = against(own, direct, 2.5 if wide else 4.0)
     for entry in continuous:
         goals += against(entry, backsolve, 20.0 if wide else 4.0, forward=False)
