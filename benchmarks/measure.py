@@ -22,9 +22,9 @@ class Effort:
     """budget: seconds of timing for one problem; rounds ``(least, most)``; compiles: how often each entry is compiled;
     trainings: how often each training runs; until: nothing is compiled after this time of `time.perf_counter`."""
 
-    budget: float = 10.0
+    budget: float = 6.0
     rounds: tuple[int, int] = (11, 300)
-    compiles: int = 3
+    compiles: int = 2
     trainings: int = 5
     until: float = np.inf
 

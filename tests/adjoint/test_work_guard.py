@@ -77,6 +77,38 @@ CASES = {
 }
 
 
+TEXT = """
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  ROOT %sum = f32[] add(f32[] %a, f32[] %a)
+}
+
+%inner (x: f32[2]) -> f32[2] {
+  %x = f32[2]{0} parameter(0)
+  ROOT %y = f32[2]{0} fusion(f32[2]{0} %x), kind=kLoop, calls=%fused
+}
+
+%body (s: (s32[], f32[2])) -> (s32[], f32[2]) {
+  %s = (s32[], f32[2]{0}) parameter(0)
+  %u = f32[2]{0} get-tuple-element((s32[], f32[2]{0}) %s), index=1
+  %w = f32[2]{0} while(f32[2]{0} %u), condition=%less, body=%inner
+  %r = f32[] reduce(f32[2]{0} %w, f32[] %zero), dimensions={0}, to_apply=%add
+  %c = f32[2]{0} call(f32[2]{0} %w), to_apply=%inner
+  ROOT %t = (s32[], f32[2]{0}) tuple(s32[] %i, f32[2]{0} %c)
+}
+
+ENTRY %main (p: f32[2]) -> f32[2] {
+  %p = f32[2]{0} parameter(0)
+  ROOT %loop = (s32[], f32[2]{0}) while((s32[], f32[2]{0}) %p), condition=%less, body=%body
+}
+"""
+
+
+def test_instructions_of_loops_are_those_that_run_in_them():
+    """The body: a loop, a reduction and a call with the fusion in it; the inner body: a fusion."""
+    assert hlo.loop_instructions(TEXT) == (2, 4 + 1)
+
+
 def check(name, counted):
     if RECORD:
         whole = json.loads(FILE.read_text()) if FILE.exists() else {}
