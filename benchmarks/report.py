@@ -28,12 +28,13 @@ def _row(problem: Problem, goal: Goal, ours: Figures, peer: Figures) -> dict[str
     row = dict(problem=problem.name, quantity=goal.quantity, method=ours.entry.method, goal=goal.ratio)
     row |= dict(peer=" ".join(peer.entry.key), note=peer.entry.note, status="measured")
     row |= dict(distance=ours.distance, peer_distance=peer.distance)
+    if goal.quantity == "overhead":
+        row["peer"] = "its own forward solve"
     for f in (ours, peer):
         if f.status != "measured":
             return row | dict(status=f.status, met=None)
     if goal.quantity == "overhead":
         a, b = np.array(ours.seconds["forward"]), np.array(ours.seconds["gradient"])
-        row["peer"] = "its own forward solve"
     elif goal.quantity == "memory":
         if ours.size is None or peer.size is None:
             return row | dict(status="memory unknown on this device", met=None)
