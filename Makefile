@@ -38,7 +38,7 @@ bench: $(BENCH)
 	$(BIN)/python benchmarks/run.py
 
 bench-gpu: $(BENCH)
-	$(BIN)/python benchmarks/run.py --accelerator
+	$(BIN)/python benchmarks/run.py --quick
 
 docs: $(DOCS)
 	$(BIN)/mkdocs build --quiet --strict
