@@ -162,4 +162,4 @@ def _h3() -> Training:
 
 
 H3 = _h3()
-__all__ = ["BALL", "BOUNCES", "BOUNCING_BALL", "E8", "H3", "M1", "W1", "W1_EVENTS", "E", "E_BY_NUMBERS", "last_time", "total"]
+__all__ = ["BALL", "BOUNCES", "BOUNCING_BALL", "E8", "E_BY_NUMBERS", "H3", "M1", "W1", "W1_EVENTS", "E", "last_time", "total"]
