@@ -54,6 +54,7 @@ class System:
     pack_params: Callable  # theta -> (param_size,)
     with_params: Callable  # (theta, packed) -> theta
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
+    pure: bool = True  # no function of the user's has an effect, such as a print
 
     @property
     def time_dtype(self) -> np.dtype:
