@@ -83,7 +83,7 @@ def test_inside_jit_every_gradient_of_a_failed_solve_or_of_a_nan_cotangent_is_na
 
     def loss(u0, p, breaks, rate, weight):
         f = lambda u, p, t: jnp.where(t > breaks, jnp.nan, -rate * p * (u - jnp.cos(t)))
-        sol = hx.solve(problem(f, max_steps=64), u0=u0, p=p, sensealg=METHODS[method])
+        sol = hx.solve(problem(f, max_steps=512), u0=u0, p=p, sensealg=METHODS[method])
         return weight * jnp.sum(sol.us[0]), sol.retcode
 
     gradient = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
