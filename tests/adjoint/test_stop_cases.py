@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import KINDS, METHODS, TWO
+from methods import KINDS, METHODS
 from problems.state_events import last_time
 
 import hybridax as hx
@@ -73,7 +73,7 @@ def bounce_time(x0, method):
     return last_time(hx.solve(prob, callback=stop_at(lambda u, p, t: u[0]), sensealg=METHODS[method], **OPTIONS))
 
 
-LANES = [(method, True) for method in KINDS] + [(method, False) for method in TWO]
+LANES = [(method, True) for method in KINDS] + [("discrete", False)]
 
 
 @pytest.mark.parametrize("method, lanes", LANES)

@@ -31,11 +31,9 @@ class Node(eqx.Module):
 
 
 BUILD = {
-    "dict": lambda a, b: {"first": a, "second": b},
     "tuple": lambda a, b: (a, b),
-    "NamedTuple": Pair,
     "Module": Node,
-    "nested": lambda a, b: {"outer": [(a,), Pair(b, None)]},
+    "nested": lambda a, b: {"outer": [(a,), Pair(b, None)]},  # a dict, a list, a tuple, a NamedTuple and a None
 }
 
 
