@@ -140,6 +140,7 @@ def assemble(
         packing.size + has_cost,
         has_cost,
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
+        not any(c.jaxpr.effects for c in captured),
     )
     flags = tuple(
         (s.kind, s.affect_neg is None, s.affect_up, s.save_left, s.save_right, s.components, s.terminate, s.reverse_only)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable
 
 import jax
@@ -80,9 +81,12 @@ class Calls:
     ) -> LaneFunction:
         """The forward solve; ``mark`` is applied to its result."""
 
-        def run(context: LaneContext, *flat):
+        def run(context: LaneContext, *flat, outline: bool = False):
             args, theta = self.split(flat)
-            result = run_forward(self.system, options, context, args, theta, context.shared[self.args_count :])
+            shared = context.shared[self.args_count :]
+            result = run_forward(self.system, options, context, args, theta, shared, outline)
             return jax.tree.leaves(result if mark is None else mark(result))
 
-        return LaneFunction(run, (0,) * self.flat_count, self.lane_args, self.outs(options), derivative=derivative)
+        outline = partial(run, outline=True) if self.system.pure else None
+        in_axes, outs = (0,) * self.flat_count, self.outs(options)
+        return LaneFunction(run, in_axes, self.lane_args, outs, derivative=derivative, outline=outline)

@@ -25,8 +25,12 @@ def run_forward(
     args: ForwardArgs,
     theta: tuple,
     shared: tuple[bool, ...],
+    outline: bool = False,
 ) -> Result:
-    """Solve all lanes; ``args`` with lanes in front, ``theta`` with lanes only where not ``shared``."""
+    """Solve all lanes; ``args`` with lanes in front, ``theta`` with lanes only where not ``shared``.
+
+    ``outline``: without the loop, which leaves shapes and dtypes as they are: a result of the same kind, quickly traced.
+    """
     lanes = LaneSystem(system, context, theta, shared)
     walk = ForwardWalk(lanes, args, options)
     schedule = args.schedule
@@ -46,7 +50,7 @@ def run_forward(
         system.tableau, system.adaptive, args.rtol, args.atol, options.max_steps, options.bounded
     )
     state = start(walk, stepping, t, u, stop, schedule.t1, aux, status, args.dt0)
-    state = integrate(walk, stepping, state)
+    state = state if outline else integrate(walk, stepping, state)
     aux = state.aux
     outcome = Outcome(
         state.status,

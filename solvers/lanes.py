@@ -64,7 +64,8 @@ class LaneFunction:
     the others keep no lane axis unless a vmap gave them one. ``outs`` describes the results. ``base``: the number of
     innermost levels over which cotangents of unmapped arguments are summed. ``derivative(levels, primals, tangents)``,
     if given, replaces the jvp of the loop itself; ``transpose(cotangents, *args, levels=...)`` is for functions that are
-    linear in some of their arguments.
+    linear in some of their arguments. ``outline``, if given, has the results of ``run`` in shape and dtype and is traced
+    sooner: a solve under `jax.grad` is asked for its shapes, and then another one, with a record, takes its place.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -74,6 +75,7 @@ class LaneFunction:
     base: int = 0
     derivative: Callable | None = None
     transpose: Callable | None = None
+    outline: Callable[..., Sequence[Any]] | None = None
 
     def __post_init__(self):
         self._traced: dict = {}
@@ -82,12 +84,23 @@ class LaneFunction:
         """The function for these levels and shapes, traced once."""
         key = (levels, avals)
         if key not in self._traced:
-            shapes = [jax.ShapeDtypeStruct(s, d, weak_type=False) for s, d in avals]
-            with own_promotion():
-                self._traced[key] = jax.make_jaxpr(lambda *args: self._flat(levels, args))(*shapes)
+            self._traced[key] = self._trace(self.run, levels, avals)
         return self._traced[key]
 
-    def _flat(self, levels: tuple[Level, ...], args: Sequence[Any]) -> list[Any]:
+    def shapes(self, levels: tuple[Level, ...], avals: tuple) -> tuple[Sequence[Any], Any]:
+        """Shapes of the results, and the effects of the function."""
+        if self.outline is None or (levels, avals) in self._traced:
+            traced = self.jaxpr(levels, avals)
+        else:
+            traced = self._trace(self.outline, levels, avals)
+        return traced.out_avals, traced.effects
+
+    def _trace(self, run: Callable[..., Sequence[Any]], levels: tuple[Level, ...], avals: tuple) -> Any:
+        shapes = [jax.ShapeDtypeStruct(s, d, weak_type=False) for s, d in avals]
+        with own_promotion():
+            return jax.make_jaxpr(lambda *args: self._flat(run, levels, args))(*shapes)
+
+    def _flat(self, run: Callable[..., Sequence[Any]], levels: tuple[Level, ...], args: Sequence[Any]) -> list[Any]:
         sizes = [level.size for level in levels]
         count = math.prod(sizes)
         shared = tuple(not any(level.mapped[i] for level in levels) for i in range(len(args)))
@@ -106,7 +119,7 @@ class LaneFunction:
                 at += 1
             merged.append(arg.reshape(arg.shape[:axis] + (count,) + arg.shape[axis + len(sizes) :]))
         total = self.base >= len(levels)
-        results = self.run(LaneContext(count, shared, total), *merged)
+        results = run(LaneContext(count, shared, total), *merged)
         return [self._split(out, x, levels, shared, total) for out, x in zip(self.outs, results, strict=True)]
 
     def _split(self, out: Out, x, levels: tuple[Level, ...], shared: tuple[bool, ...], total: bool):
@@ -146,8 +159,7 @@ def _impl(*args, function, levels):
 
 @lanes_p.def_effectful_abstract_eval
 def _abstract_eval(*args, function, levels):
-    jaxpr = function.jaxpr(levels, _avals(args))
-    return jaxpr.out_avals, jaxpr.effects
+    return function.shapes(levels, _avals(args))
 
 
 def _lower(*args, function, levels):

@@ -2,8 +2,11 @@
 
 Programs here run for milliseconds and are many, so that XLA is asked to compile them quickly rather than well.
 Set HYBRIDAX_TEST_EXAMPLES to draw more random problems than the default.
+
+With several workers a file belongs to one of them, as its tests share compiled programs; the longest files start first.
 """
 
+import gc
 import os
 
 import jax
@@ -31,6 +34,45 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("repeatable")
+
+
+#: files of more than half a minute, longest first
+LONG = (
+    "test_known_event_cases",
+    "test_smooth_cases",
+    "test_event_cases",
+    "test_oracles",
+    "test_methods_agree",
+    "test_backend_matrix",
+    "test_random_problems",
+    "test_training_cases",
+    "test_examples",
+    "test_structures",
+    "test_times",
+    "test_forward_and_direct",
+    "test_failures",
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection_finish(session):
+    # tracing makes objects by the million and hardly a cycle: the collector would take a tenth of the time
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getvalue("dist") != "load":  # the user's own choice
+        return None
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
 
 def pytest_configure(config):

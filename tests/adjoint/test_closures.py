@@ -52,7 +52,7 @@ def test_gradient_of_captured_arrays_equals_that_of_parameters(method):
     assert relative_error(jax.jit(jax.grad(loss))(P), gradient_through_p(method)) < 1e-12
 
 
-@EITHER
+@pytest.mark.parametrize("method", ["discrete"])
 def test_gradient_is_the_same_whether_arrays_are_captured_eagerly_or_under_jit(method):
     def loss(rate):
         prob = hx.ODEProblem(lambda u, p, t: f(u, rate, t), U0, (0.0, 1.5))
@@ -79,7 +79,7 @@ class Field(eqx.Module):
         return f(u, self.rate, t)
 
 
-@EITHER
+@pytest.mark.parametrize("method", ["discrete"])
 def test_arrays_inside_callable_objects_get_their_gradient(method):
     def loss(objects):
         field, kick = objects
@@ -104,7 +104,7 @@ def test_the_same_array_captured_by_f_and_by_an_affect_gets_the_sum_of_both_grad
     assert float(jax.jit(jax.grad(loss))(jnp.asarray(x))) == pytest.approx(exact, rel=1e-7)
 
 
-@EITHER
+@pytest.mark.parametrize("method", ["interpolating"])
 def test_captured_arrays_are_lanes_of_their_own_under_vmap(method):
     def loss(rate):
         prob = hx.ODEProblem(lambda u, p, t: f(u, rate, t), U0, (0.0, 1.5))

@@ -1,9 +1,13 @@
-"""Cases with events at known times, S13, C2 to C9 and P7: every method, with the number of rows."""
+"""Cases with events at known times, S13, C2 to C9 and P7: every method, with the number of rows.
+
+C2, C3, C5 and C6 differ in their affect alone. By every method they run with the affect's numbers in an array, as one
+compiled solve for each method; each affect also runs as it is written, by methods in turn, for its structure.
+"""
 
 import jax
 import numpy as np
 import pytest
-from methods import CONTINUOUS, METHODS, TWO
+from methods import KINDS, METHODS
 from problems import known_events as cases
 from problems.case import relative_error
 from problems.evaluate import evaluate
@@ -11,19 +15,34 @@ from problems.evaluate import evaluate
 import hybridax as hx
 
 EVERY = pytest.mark.parametrize("method", METHODS)
-C = {case.name: case for case in cases.C}
+C, BY_NUMBERS = ({case.name: case for case in group} for group in (cases.C, cases.C_BY_NUMBERS))
 
 
-@EVERY
-@pytest.mark.parametrize("loss", ["sum", "mse"])
-@pytest.mark.parametrize("name", C)
-def test_gradient_through_jumps_is_within_1e6_of_gold(name, loss, method):
-    case = C[name]
+def check(case, loss, method):
     got, gold = evaluate(case, method, loss), case.gold[loss]
     assert got.rows == case.rows
     assert got.loss == pytest.approx(gold.loss, rel=1e-7)
     assert relative_error(got.grad_u0, gold.grad_u0) < 1e-6
     assert relative_error(got.grad_p, gold.grad_p) < 1e-6
+
+
+# three jumps where one differs from them in nothing but the number: three methods
+BY = [(name, method) for name in C for method in (["discrete", "quadrature", "backsolve"] if name == "C4" else METHODS)]
+
+
+@pytest.mark.parametrize("loss", ["sum", "mse"])
+@pytest.mark.parametrize("name, method", BY)
+def test_gradient_through_jumps_is_within_1e6_of_gold(name, loss, method):
+    check(BY_NUMBERS.get(name, C[name]), loss, method)
+
+
+AS_WRITTEN = [*zip(BY_NUMBERS, ["gauss", "quadrature", "interpolating", "discrete"], strict=True)]
+
+
+@pytest.mark.parametrize("loss", ["sum", "mse"])
+@pytest.mark.parametrize("name, method", AS_WRITTEN)
+def test_an_affect_as_it_is_written_gives_gold_too(name, method, loss):
+    check(C[name], loss, method)
 
 
 def _sides_at(sol, time):
@@ -57,7 +76,8 @@ def test_c4_an_event_on_the_grid_adds_one_row_and_off_the_grid_two():
     assert np.sum(np.asarray(sol.sides) == 0) == 21 - 2
 
 
-C9 = [(case, method) for case in cases.C9 for method in (METHODS if case in (cases.C9[0], cases.C9[-1]) else TWO)]
+# every method with both limits saved here, and with neither at a learned time below
+C9 = [*zip(cases.C9, ["backsolve", "interpolating", "discrete"]), *((cases.C9[-1], method) for method in KINDS)]
 
 
 @pytest.mark.parametrize("case, method", C9, ids=str)
@@ -77,7 +97,7 @@ def test_c9_gradient_of_the_dose_time_is_the_closed_form(method):
     assert got.grad_p[2] == pytest.approx(50 * np.exp(-2.0), rel=1e-6)
 
 
-@EVERY
+@pytest.mark.parametrize("method", KINDS)
 def test_p7_gradient_of_a_learned_switch_time_is_the_closed_form(method):
     got = evaluate(cases.P7, method)
     assert got.rows == 2
@@ -85,7 +105,7 @@ def test_p7_gradient_of_a_learned_switch_time_is_the_closed_form(method):
     assert got.grad_p[0] == pytest.approx(-1 + np.exp(-0.5), rel=1e-5)
 
 
-@EVERY
+@pytest.mark.parametrize("method", KINDS)
 def test_s13_each_quarter_has_its_own_gradient(method):
     case = cases.S13["off_equilibrium"]
     got, gold = evaluate(case, method), case.gold["sum"]
@@ -95,7 +115,7 @@ def test_s13_each_quarter_has_its_own_gradient(method):
     assert len(set(np.round(got.grad_p, 3))) == 4
 
 
-@pytest.mark.parametrize("method", CONTINUOUS)
+@pytest.mark.parametrize("method", [name for name in KINDS if name != "discrete"])
 def test_s13_at_rest_continuous_methods_control_their_own_error(method):
     case = cases.S13["sum"]
     got, gold = evaluate(case, method), case.gold["sum"]

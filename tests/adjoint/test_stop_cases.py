@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import METHODS
+from methods import KINDS, METHODS
 from problems.state_events import last_time
 
 import hybridax as hx
 
-EVERY = pytest.mark.parametrize("method", METHODS)
+EVERY = pytest.mark.parametrize("method", KINDS)
 OPTIONS = {"rtol": 1e-10, "atol": 1e-10}
 
 
@@ -73,10 +73,13 @@ def bounce_time(x0, method):
     return last_time(hx.solve(prob, callback=stop_at(lambda u, p, t: u[0]), sensealg=METHODS[method], **OPTIONS))
 
 
-@EVERY
-def test_p16_gradient_of_a_bounce_time_is_the_same_in_lanes_and_alone(method):
-    alone = jax.jit(jax.value_and_grad(lambda x: bounce_time(x, method)))
-    together = jax.jit(jax.vmap(jax.value_and_grad(lambda x: bounce_time(x, method))))(HEIGHTS)
-    for value, gradient in (together, map(jnp.stack, zip(*(alone(x) for x in HEIGHTS), strict=True))):
-        np.testing.assert_allclose(value, np.sqrt(HEIGHTS) / 2, rtol=1e-9)
-        np.testing.assert_allclose(gradient, 1 / (4 * np.sqrt(HEIGHTS)), rtol=1e-6)
+LANES = [(method, True) for method in KINDS] + [("discrete", False)]
+
+
+@pytest.mark.parametrize("method, lanes", LANES)
+def test_p16_gradient_of_a_bounce_time_is_the_closed_form_in_lanes_and_alone(method, lanes):
+    one = jax.value_and_grad(lambda x: bounce_time(x, method))
+    compiled = jax.jit(jax.vmap(one) if lanes else one)
+    value, gradient = compiled(HEIGHTS) if lanes else map(jnp.stack, zip(*map(compiled, HEIGHTS), strict=True))
+    np.testing.assert_allclose(value, np.sqrt(HEIGHTS) / 2, rtol=1e-9)
+    np.testing.assert_allclose(gradient, 1 / (4 * np.sqrt(HEIGHTS)), rtol=1e-6)

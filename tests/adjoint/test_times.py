@@ -28,36 +28,52 @@ def exact(t, t0=0.5, p=0.8):
 
 
 @EVERY
-def test_gradient_of_both_ends_of_the_span(method):
-    gradient = jax.jit(jax.grad(lambda t0, t1: solve(method, (t0, t1), saveat=None).us[-1, 0], (0, 1)))(0.5, 1.5)
-    np.testing.assert_allclose(gradient, [-0.8 * 0.5 * exact(1.5), 0.8 * 1.5 * exact(1.5)], rtol=1e-7)
+def test_gradient_of_both_ends_of_the_span_and_of_save_times(method):
+    """``end`` weighs the end against the saved rows: one compiled gradient gives both."""
 
+    @jax.jit
+    def gradient(end, *times):
+        def loss(t0, t1, saves):
+            us = solve(method, (t0, t1), saveat=saves, save_end=True).us[:, 0]
+            return end * us[-1] + (1 - end) * jnp.sum(us[:-1] ** 2)
 
-@EVERY
-def test_gradient_of_save_times_is_the_slope_there(method):
-    times = jnp.array([1.1, 0.7, 0.9])
-    gradient = (jax.grad(lambda ts: jnp.sum(solve(method, saveat=ts).us ** 2)))(times)
-    np.testing.assert_allclose(gradient, 2 * 0.8 * times * exact(times) ** 2, rtol=1e-7)
+        return jax.grad(loss, (0, 1, 2))(*times)
+
+    saves = jnp.array([1.1, 0.7, 0.9])
+    first, last, none = gradient(1.0, 0.5, 1.5, saves)
+    np.testing.assert_allclose([first, last], [-0.8 * 0.5 * exact(1.5), 0.8 * 1.5 * exact(1.5)], rtol=1e-7)
+    np.testing.assert_array_equal(none, np.zeros(3))
+    first, last, slopes = gradient(0.0, 0.5, 1.5, saves)
+    np.testing.assert_allclose(slopes, 2 * 0.8 * saves * exact(saves) ** 2, rtol=1e-7)
+    np.testing.assert_allclose([first, last], [-2 * 0.8 * 0.5 * np.sum(exact(saves) ** 2), 0.0], rtol=1e-7)
 
 
 @EITHER
-def test_times_of_rows_carry_gradients(method):
-    gradient = (jax.grad(lambda ts: jnp.sum(solve(method, saveat=ts).ts ** 2)))(jnp.array([1.1, 0.7]))
-    np.testing.assert_allclose(gradient, [2.2, 1.4], rtol=1e-12)
+def test_times_of_rows_and_of_the_log_carry_gradients_and_the_end_moves_the_last_row(method):
+    """Three losses by their weights, through two events that do nothing."""
+
+    @jax.jit
+    def gradient(weights, *times):
+        def loss(t1, saves, events):
+            callback = hx.PresetTimeCallback(events, lambda u, p, t: u, save_positions=(False, False))
+            sol = solve(method, (0.5, t1), saveat=saves, save_end=True, callback=callback)
+            terms = [jnp.sum(sol.ts[:-1] ** 2), jnp.sum(sol.events.times**2), sol.ts[-1] * sol.us[-1, 0]]
+            return weights @ jnp.stack(terms)
+
+        return jax.grad(loss, (0, 1, 2))(*times)
+
+    of_rows, of_log, of_end = (gradient(w, 1.5, jnp.array([1.1, 0.8]), jnp.array([0.7, 1.2])) for w in jnp.eye(3))
+    close = lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
+    close(np.concatenate([of_rows[1], of_rows[2]]), [2.2, 1.6, 0.0, 0.0])
+    close(np.concatenate([of_log[1], of_log[2]]), [0.0, 0.0, 1.4, 2.4])
+    close(of_end[0], exact(1.5) + 1.5 * 0.8 * 1.5 * exact(1.5))
 
 
-@EITHER
-def test_the_end_of_the_span_moves_the_last_row_in_time_and_value(method):
-    def loss(t1):
-        sol = solve(method, (0.5, t1))
-        return sol.ts[-1] * sol.us[-1, 0]
-
-    gradient = jax.jit(jax.grad(loss))(1.5)
-    assert float(gradient) == pytest.approx(exact(1.5) + 1.5 * 0.8 * 1.5 * exact(1.5), rel=1e-7)
+# limits that are not saved: also by every method in cases C9 and P7
+POSITIONS = [((True, True), method) for method in KINDS] + [((False, False), "discrete")]
 
 
-@EVERY
-@pytest.mark.parametrize("positions", [(False, False), (True, True)], ids=["limits not saved", "limits saved"])
+@pytest.mark.parametrize("positions, method", POSITIONS)
 def test_gradient_of_an_event_time_and_of_its_saved_limits(positions, method):
     """u <- u + 1 at s: u(t) = (u(s-) + 1) exp(p (t^2 - s^2) / 2) afterwards."""
 
@@ -83,15 +99,6 @@ def test_an_affect_that_reads_the_time_passes_its_gradient_to_the_event_time(met
 
     gradient = jax.jit(jax.grad(loss))(jnp.array([0.6]))
     assert float(gradient[0]) == pytest.approx(np.cos(0.6) * np.exp(-2.0), rel=1e-7)
-
-
-@EITHER
-def test_event_times_in_the_log_carry_gradients(method):
-    def loss(s):
-        callback = hx.PresetTimeCallback(s, lambda u, p, t: u, save_positions=(False, False))
-        return jnp.sum(solve(method, callback=callback).events.times ** 2)
-
-    np.testing.assert_allclose(jax.jit(jax.grad(loss))(jnp.array([0.7, 1.2])), [1.4, 2.4], rtol=1e-12)
 
 
 @EVERY

@@ -5,6 +5,7 @@ Called outside jit, so that cases that differ in numbers alone share the program
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -22,14 +23,19 @@ class Evaluation(NamedTuple):
     rows: int
 
 
+@functools.lru_cache(maxsize=None)
+def compiled(loss):
+    """``(sol, p) -> (loss, rows)``: one small program in place of one for each of its operations."""
+    return jax.jit(lambda sol, p: (loss(sol, p), jnp.sum(sol.valid)))
+
+
 def gradients(case: Case, method: str, loss: str | None = None, tolerance: float | None = None):
     """``((loss, rows), (gradient of u0, gradient of p))``; ``loss`` names one of the case's, the first by default."""
     function = next(iter(case.losses.values())) if loss is None else case.losses[loss]
     tolerance = case.tolerance if tolerance is None else tolerance
 
     def value(u0, p):
-        sol = case.solve(u0, p, sensealg=ALL[method], rtol=tolerance, atol=tolerance)
-        return function(sol, p), jnp.sum(sol.valid)
+        return compiled(function)(case.solve(u0, p, sensealg=ALL[method], rtol=tolerance, atol=tolerance), p)
 
     return jax.value_and_grad(value, (0, 1), has_aux=True, allow_int=True)(case.problem.u0, case.problem.p)
 

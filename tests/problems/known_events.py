@@ -71,6 +71,16 @@ def _jumps(case: str, times: list[float], affect, **kwargs) -> Case:
     return Case(case, LOTKA, SUM_AND_MSE, golds(case, "sum", "mse"), rows, callback, {"saveat": 0.5})
 
 
+def affine_and_sine(a, b, c):
+    """u <- a + b u + c p[1] / 8 sin(u), its numbers in captured arrays: C2, C3, C5 and C6 as one compiled solve."""
+    held = jnp.array([a, b, [c, c]])
+
+    def affect(u, p, t):
+        return held[0] + held[1] * u + held[2] * p[1] / 8 * jnp.sin(u)
+
+    return affect
+
+
 C2 = _jumps("C2", [5.0], _identity)
 C3 = _jumps("C3", [5.0], _add_two)
 C4 = _jumps("C4", [2.03, 4.0, 8.0], _add_two)
@@ -78,6 +88,12 @@ C5 = _jumps("C5", [5.0], _nonlinear)
 C6 = _jumps("C6", [5.0], _forget)
 C7 = _jumps("C7", [5.1], _change_parameters, affects_params=True)
 C = [C2, C3, C4, C5, C6, C7]
+C_BY_NUMBERS = [
+    _jumps("C2", [5.0], affine_and_sine([0.0, 0.0], [1.0, 1.0], 0.0)),
+    _jumps("C3", [5.0], affine_and_sine([2.0, 0.0], [1.0, 1.0], 0.0)),
+    _jumps("C5", [5.0], affine_and_sine([0.0, 0.0], [1.0, 1.0], 1.0)),
+    _jumps("C6", [5.0], affine_and_sine([2.0, 0.0], [0.0, 1.0], 0.0)),
+]
 
 
 # ------------------------------------------------------------------ C9: a dose, at a known or at a learned time
