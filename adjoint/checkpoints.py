@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 
 class Checkpoints(NamedTuple):
-    """``slots``: states kept, an even number. ``window, block``: the most and the fewest rows replayed together."""
+    """``slots``: states kept, an even number, and a whole number of blocks where there are several.
+
+    ``window, block``: the most and the fewest rows that are replayed together, powers of two.
+    """
 
     slots: int
     window: int
@@ -24,7 +27,7 @@ def checkpoints_of_number(rows: int, count: int, block: int) -> Checkpoints | No
         raise ValueError(f"checkpoints={count}: at least 2 states must be kept")
     if count >= rows:
         return None
-    slots, window = count // 2 * 2, block
+    slots, window = _whole(count, block), block
     while slots * window < rows:
         window *= 2
     return Checkpoints(slots, window, block)
@@ -41,16 +44,23 @@ def plan_checkpoints(rows: int, state_bytes: int, per_row: int, block: int, memo
         return None
     windows = [block * 2**i for i in range(rows.bit_length())]
     for window in windows:
-        slots = (budget - window * per_row) // 2 * 2
+        slots = _whole(budget - window * per_row, block)
         if slots >= 2 and slots * window >= rows:
-            return Checkpoints(min(slots, rows + rows % 2), window, block)
-    least = state_bytes * min(_even(rows, w) + w * per_row for w in windows)
+            return Checkpoints(min(slots, _whole(rows + max(block, 2), block)), window, block)
+    least = state_bytes * min(_least(rows, w, block) + w * per_row for w in windows)
     raise ValueError(
         f"memory={memory} bytes hold {budget} states of {state_bytes} bytes; {rows} steps need at least {least} bytes. "
         f"Give memory={least} or more, or a smaller max_steps."
     )
 
 
-def _even(rows: int, window: int) -> int:
-    """The fewest slots, an even number, that cover ``rows`` at ``window`` each."""
-    return max(2, -(-rows // window // 2) * 2)
+def _whole(slots: int, block: int) -> int:
+    """Rounded down to an even number, and to whole blocks where there are several."""
+    unit = max(block, 2) if slots >= block else 2
+    return slots // unit * unit
+
+
+def _least(rows: int, window: int, block: int) -> int:
+    """The fewest slots that cover ``rows`` at ``window`` each."""
+    slots = max(2, -(-rows // window // 2) * 2)
+    return slots if slots < block else -(-slots // block) * block

@@ -29,12 +29,14 @@ from .checkpoints import Checkpoints, checkpoints_of_number, plan_checkpoints
 from .costate_solve import saves_at_start
 from .diagnostics import Seen, first_look, info_of_transpose, see_lam
 from .jumps import jump_back
-from .replay import Block, block_of, replay
+from .replay import Block, block_of, recorded, replay
 from .reverse import Mu, Reverse
 from .sensealg import Costate, SensitivityMethod
 from .step_transpose import RowBars, transpose_row
 from .times import finish_times
 
+STATES = 512  # kept by default: more steps than most solves take, and little to allocate for many lanes
+SMALL_RECORD = 135 * 2**10  # bytes of a record that is kept whole in any case
 ENTRIES = 2**11  # numbers in the states of a chunk: where one step has many, a batch of several gains nothing
 
 
@@ -58,20 +60,21 @@ class DiscreteAdjoint(SensitivityMethod):
     """The exact transpose of the recorded steps; the default method.
 
     chunk: the most steps whose stages and parameter products are batched together, a power of two up to 32.
-    memory: bytes that the recorded states of a trajectory may take. Where ``max_steps`` of them do not fit, states are
-    kept at checkpoints, and the steps between are taken again, a block at a time: one more forward solve.
-    checkpoints: the most states kept, in place of what ``memory`` allows.
+    memory: bytes that the recorded states of a trajectory may take; None for `STATES` of them, or more where they are
+    small. A solve with more steps keeps states at checkpoints, and takes the steps between again, a block at a time: one
+    more forward solve. checkpoints: the most states kept, in place of what ``memory`` allows.
     """
 
     chunk: int = 32
-    memory: int = 2**30
+    memory: int | None = None
     checkpoints: int | None = None
 
     def plan(self, system: System, rows: int) -> Checkpoints | None:
-        block = chunk_rows(self.chunk, system.size)
-        if self.checkpoints is not None:
-            return checkpoints_of_number(rows, self.checkpoints, block)
-        return plan_checkpoints(rows, system.size * system.dtype.itemsize, 1, block, self.memory)
+        block, state_bytes = chunk_rows(self.chunk, system.size), system.size * system.dtype.itemsize
+        if self.memory is not None and self.checkpoints is None:
+            return plan_checkpoints(rows, state_bytes, 1, block, self.memory)
+        count = max(STATES, SMALL_RECORD // max(state_bytes, 1)) if self.checkpoints is None else self.checkpoints
+        return checkpoints_of_number(rows, count, block)
 
     def reverse(self, problem: Reverse) -> Costate:
         return _Transpose(problem, self.chunk).run()
@@ -170,7 +173,13 @@ class _Transpose:
     def _block(self, sweep: Sweep) -> Sweep:
         """Transpose the rows of the block that holds ``sweep.row``."""
         r = self.reverse
-        block = replay(r, block_of(r, sweep.row), r.options.window, padding=self.chunk, slopes=False)
+        assert self.steps.stride is not None
+        j, window = block_of(r, sweep.row), r.options.window
+        block = lax.cond(
+            self.steps.stride == 1,
+            lambda: recorded(r, j, window, self.chunk),
+            lambda: replay(r, j, window, self.chunk, slopes=False),
+        )
         return lax.while_loop(lambda s: s.row >= block.first, lambda s: self._chunk(s, block), sweep)
 
     def _chunk(self, sweep: Sweep, block: Block | None) -> Sweep:

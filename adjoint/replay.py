@@ -43,6 +43,17 @@ def block_rows(reverse: Reverse) -> Array:
     return jnp.maximum(steps.stride, reverse.options.block)
 
 
+def recorded(reverse: Reverse, block: Array, window: int, padding: int) -> Block:
+    """`replay` where all states were kept: they are read."""
+    steps, least = reverse.result.steps, reverse.options.block
+    assert steps is not None
+    first = block * least
+    last = jnp.maximum(jnp.minimum(first + least, steps.count) - 1, first)
+    rows = lax.dynamic_slice_in_dim(steps.u, first, min(least, steps.u.shape[0]), 0)
+    states = jnp.broadcast_to(reverse.args.u0, (window + padding, *rows.shape[1:]))
+    return Block(first, last, lax.dynamic_update_slice_in_dim(states, rows, 0, 0), None)
+
+
 def replay(reverse: Reverse, block: Array, window: int, padding: int, slopes: bool) -> Block:
     """The rows of block ``block ()``, at most ``window``."""
     steps, log, tableau = reverse.result.steps, reverse.result.events, reverse.tableau
