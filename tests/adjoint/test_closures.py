@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import KINDS, METHODS, TWO
+from methods import METHODS, TWO
 from problems.case import relative_error
 
 import hybridax as hx
 
-EVERY = pytest.mark.parametrize("method", KINDS)
 EITHER = pytest.mark.parametrize("method", TWO)
 U0, TIMES = jnp.array([1.0, 0.5]), np.array([0.4, 0.9])
 SAVES = np.array([0.3, 0.4, 1.0, 1.5])
@@ -42,7 +41,8 @@ def gradient_through_p(method):
     return jax.jit(jax.grad(loss))(P)
 
 
-@EVERY
+# the interpolating and the discrete method: in test_capture_matrix.py, through conditions and costs as well
+@pytest.mark.parametrize("method", ["backsolve", "quadrature", "gauss"])
 def test_gradient_of_captured_arrays_equals_that_of_parameters(method):
     def loss(q):
         callback = hx.PresetTimeCallback(TIMES, lambda u, p, t: affect(u, q["gain"], q["shift"], t))

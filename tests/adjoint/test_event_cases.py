@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import METHODS, TWO
+from methods import KINDS, METHODS, TWO
 from problems import state_events as cases
 from problems.case import relative_error
 from problems.evaluate import evaluate
@@ -54,7 +54,7 @@ def test_an_affect_as_it_is_written_gives_gold_too(name, method, loss):
     check(cases.E[name], loss, method)
 
 
-@EVERY
+@pytest.mark.parametrize("method", KINDS)
 def test_e8_gradient_of_where_and_when_the_ball_stops_and_none_of_the_end_of_the_span(method):
     def solved(u0, p, t1):
         return cases.E8.solve(u0, p, tspan=(0.0, t1), sensealg=METHODS[method])
@@ -94,7 +94,7 @@ def test_e8_a_clock_in_the_state_gives_the_same_gradient_as_the_time_of_the_row(
     assert relative_error(got[1], gold.grad_p) < 1e-6
 
 
-@EVERY
+@pytest.mark.parametrize("method", KINDS)
 def test_w1_gradient_through_floor_and_wall(method):
     got, gold = evaluate(cases.W1, method), cases.W1.gold["mse"]
     assert got.rows == 27
