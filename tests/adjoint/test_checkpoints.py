@@ -118,7 +118,7 @@ def test_the_budget_holds(name):
     bytes_held, few = held(method)
     scalars = 2 * 8 * 1024  # t and h of every row
     assert bytes_held < memory + scalars + 8 * u0.nbytes
-    bytes_of_all, all_rows = held(hx.DiscreteAdjoint())
+    bytes_of_all, all_rows = held(hx.DiscreteAdjoint(memory=2**30))
     assert bytes_of_all > 1000 * u0.nbytes
     np.testing.assert_allclose(few, all_rows, rtol=1e-6)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import KINDS, METHODS, TWO
+from methods import KINDS, METHODS
 from problems import state_events as cases
 from problems.case import relative_error
 from problems.evaluate import evaluate
@@ -28,12 +28,9 @@ def check(case, loss, method):
     assert relative_error(got.grad_p, gold.grad_p) < 1e-6
 
 
-# E1 and E5, which save no limits, by two methods here and by a third below
-BY = [(name, method) for name in cases.E for method in (TWO if name in ("E1", "E5") else METHODS)]
-
-
 @pytest.mark.parametrize("loss", ["sum", "mse"])
-@pytest.mark.parametrize("name, method", BY)
+@pytest.mark.parametrize("name", cases.E)
+@pytest.mark.parametrize("method", METHODS)
 def test_gradient_through_an_impact_is_within_1e6_of_gold(name, loss, method):
     check(cases.E_BY_NUMBERS[name], loss, method)
 
