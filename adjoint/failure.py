@@ -102,8 +102,8 @@ def raise_if_failed(solution: Solution, end: Any, t0: Any, t1: Any, options: For
     advice = {
         RetCode.MaxSteps: f"max_steps={options.max_steps} was reached {where} of {span}, after {steps}. Raise max_steps, "
         "or loosen the tolerances; many rejections hint at a stiff or discontinuous right-hand side.",
-        RetCode.NonFinite: f"the right-hand side or the state is not finite {where} of {span}; the state there is {state}. "
-        "Check the right-hand side at this state and the parameters it got.",
+        RetCode.NonFinite: f"the right-hand side or the state is not finite {where} of {span}, or the condition of a "
+        f"ContinuousCallback is NaN there; the state is {state}. Check them at this state and the parameters they got.",
         RetCode.StepTooSmall: f"the step size underflowed {where} of {span}, after {steps}; the state there is {state}. The "
         "solution may blow up there, or the right-hand side may be discontinuous: declare the jump as a callback.",
         RetCode.MaxEvents: f"more than max_events={options.max_events} events on the state had fired {where} of {span}. "

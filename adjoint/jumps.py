@@ -8,6 +8,7 @@ right-hand side limits f- and f+, and cotangents l_left, l_right of the saved li
     lam-  = w_u' lam+ + P_u' mu+ + l_left - sigma c_u' / D
     mu-   = P_p' mu+ + w_p' lam+          - sigma c_p' / D
 
+At an event that ends the solve there is no f+: nothing of what follows moves with its time.
 For periodic, preset and discrete events the sigma terms drop out; sigma is then the gradient of the event's own time.
 The terms of a running cost g are those of one more state component, u_n' = g: its cotangent is continuous, and brings
 g- minus g+ into sigma. Products are plain, without conjugation (JAX's convention for complex cotangents); where a time is
@@ -24,6 +25,7 @@ from jax import Array
 
 from ..solvers.buffers import take, where_lanes
 from ..solvers.events import GRAZING, Conditions
+from ..solvers.integrate import RetCode
 from ..solvers.system import EventSpec
 from .reverse import Mu, Reverse
 
@@ -67,8 +69,10 @@ def jump_back(reverse: Reverse, event: Array, on: Array, lam: Array, mu: Mu, p: 
 
     sigma = here.l_time
     if timed:
-        # lam+ . f+ less l_right . f+
-        sigma = sigma - dot(lam, slope(reverse, here.t, here.right, p))
+        # lam+ . f+ less l_right . f+; nothing follows an event that ends the solve
+        outcome = reverse.result.outcome
+        last = (event == log.count - 1) & (outcome.status == RetCode.Terminated)
+        sigma = sigma - jnp.where(last, 0.0, dot(lam, slope(reverse, here.t, here.right, p)))
     lam_plus, lam_left, packed = lam + here.l_right, here.l_left, mu.packed
     timeless = jnp.zeros_like(on)
     for index, spec in enumerate(system.events):

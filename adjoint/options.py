@@ -10,7 +10,7 @@ import numpy as np
 from jax import core
 
 from ..solvers.callbacks import Callback, PeriodicCallback, PresetTimeCallback
-from ..solvers.schedule import concrete
+from ..solvers.schedule import check_many, concrete
 
 
 def check_state(u0: Any) -> Any:
@@ -60,10 +60,13 @@ def save_times(
                 "saveat as an interval needs its value and tspan to be known when solve is traced; "
                 "give the save times as an array instead."
             )
+        if known.dtype.kind not in "fiu":
+            raise TypeError(f"saveat must be a number, or an array of times; got {saveat!r}.")
         if not (np.isfinite(known) and known > 0):
             raise ValueError(f"saveat as an interval must be a positive number; got {saveat!r}.")
         d, span = (1.0 if b >= a else -1.0), abs(float(b) - float(a))
         count = int(np.floor(span / float(known) * (1 + 1e-12) + 1e-9))
+        check_many("saveat", count, "rows")
         offsets = np.arange(count + 1) * float(known)
         offsets = offsets[offsets < span - 1e-9 * float(known)] if span > 0 else offsets[:0]
         if save_start is False and len(offsets):
@@ -122,12 +125,29 @@ def check_number(name: str, value: Any, *, positive: bool) -> Any:
     known = concrete(value)
     if np.shape(value) != ():
         raise ValueError(f"{name} must be a number; got shape {np.shape(value)}.")
+    if known is not None and known.dtype.kind not in "fiu":
+        raise TypeError(f"{name} must be a number; got {value!r}.")
     if known is not None and not (np.isfinite(known) and (known > 0 if positive else known >= 0)):
         raise ValueError(f"{name} must be a {'positive' if positive else 'non-negative'} number; got {value!r}.")
     return value
+
+
+def check_method(method: Any) -> None:
+    """The options of a sensitivity method: numbers of the kind that their names tell."""
+    for name, check in METHOD_OPTIONS.items():
+        value = getattr(method, name, None)
+        if value is not None:
+            check(f"{type(method).__name__}: {name}", value)
 
 
 def check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {value!r}.")
     return int(value)
+
+
+METHOD_OPTIONS = {
+    "rtol": lambda name, x: check_number(name, x, positive=False),
+    "atol": lambda name, x: check_number(name, x, positive=False),
+    **dict.fromkeys(("max_steps", "order", "chunk", "memory", "checkpoints"), check_count),
+}

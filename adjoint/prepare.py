@@ -20,7 +20,7 @@ from ..solvers.solution import Events, Solution, Stats
 from ..solvers.tsit5 import Tsit5
 from .assemble import Assembled, assemble
 from .discrete import DiscreteAdjoint
-from .options import check_callbacks, check_count, check_number, check_span, check_state, save_times
+from .options import check_callbacks, check_count, check_method, check_number, check_span, check_state, save_times
 from .rows import gather_rows, known_plan, state_plan
 from .sensealg import SensitivityMethod
 from .vjp import JaxVJP, VJPBackend
@@ -85,6 +85,7 @@ def _prepare(
             f"or None; got {sensealg!r}."
         )
     method = DiscreteAdjoint() if sensealg is None else sensealg
+    check_method(method)
     backend = next((b for b in (method.vjp, vjp) if b is not None), JaxVJP())
     if not isinstance(backend, VJPBackend) or isinstance(backend, type):
         raise TypeError(f"{caller}: vjp must be a VJP backend such as JaxVJP(); got {backend!r}.")

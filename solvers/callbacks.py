@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 from jax import core
 
-from .schedule import concrete
+from .schedule import check_many, concrete
 
 
 class Callback:
@@ -85,6 +85,7 @@ class PeriodicCallback(Callback):
         d = 1.0 if b >= a else -1.0
         span, near = abs(float(b) - float(a)), 4 * np.finfo(float).eps * max(abs(float(a)), abs(float(b)), 1e-300)
         count = int(np.floor((span - float(phase)) / float(period) * (1 + 1e-12) + 1e-9)) + 1
+        check_many("PeriodicCallback: period", count, "events")
         k = np.arange(max(count, 0))
         offset = float(phase) + k * float(period)
         near = np.maximum(near, 1e-9 * float(period))

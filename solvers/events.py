@@ -33,11 +33,13 @@ class RootState(NamedTuple):
     """``sign (B, C)``: side of zero on which a component was last seen, valid unless ``fresh (B,)``.
 
     ``direction (B, C)``: +1, -1 for the components that fired at the end of the last step, else 0.
+    ``invalid (B,)``: a condition was NaN in the last step, before anything fired.
     """
 
     sign: Array
     fresh: Array
     direction: Array
+    invalid: Array
 
 
 class Conditions:
@@ -76,7 +78,7 @@ class Conditions:
 
     def first(self, lanes: int) -> RootState:
         none = jnp.zeros((lanes, self.count), np.int32)
-        return RootState(none, jnp.ones(lanes, bool), none)
+        return RootState(none, jnp.ones(lanes, bool), none, jnp.zeros(lanes, bool))
 
 
 def time_resolution(t0: Array, t1: Array) -> Array:
@@ -106,18 +108,26 @@ def find_roots(
         value, slope = conditions.slope(step.u, step.t, step.k[:, 0], p)
         slope = slope * jnp.sign(step.h)[:, None]
         zero = jnp.abs(value) <= jnp.abs(slope) * resolution[:, None]
-        return jnp.where(zero, jnp.sign(slope), jnp.sign(value)).astype(np.int32)
+        unknown = jnp.any(jnp.isnan(value), 1)
+        return side(jnp.where(zero, slope, value)), unknown
 
-    sign = lax.cond(
+    def start_afresh(sign):
+        first, unknown = first_sign(None)
+        return jnp.where(roots.fresh[:, None], first, sign), roots.fresh & unknown
+
+    sign, unknown = lax.cond(
         jnp.any(roots.fresh & accepted),
-        lambda s: jnp.where(roots.fresh[:, None], first_sign(None), s),
-        lambda s: s,
+        start_afresh,
+        lambda s: (s, jnp.zeros_like(accepted)),
         roots.sign,
     )
     grid = [np.asarray(j / SAMPLES, real) for j in range(1, SAMPLES + 1)]
     seen, bracket = sign, jnp.zeros_like(sign)
     for j, theta in enumerate(grid, 1):
-        now = jnp.sign(at(jnp.full_like(step.t, theta))).astype(np.int32)
+        values = at(jnp.full_like(step.t, theta))
+        # what lies behind the first NaN is not looked at, nor is it missed if an event cuts the step before
+        unknown = unknown | (jnp.any(jnp.isnan(values), 1) & ~jnp.any(bracket != 0, 1))
+        now = jnp.where(unknown[:, None], seen, side(values))
         crossed = (seen != 0) & (now != seen)
         wanted = crossed & jnp.where(seen < 0, conditions.up, conditions.down) & (bracket == 0)
         bracket = jnp.where(wanted, j * -seen, bracket)
@@ -134,7 +144,7 @@ def find_roots(
             lo, hi = ends
             mid = 0.5 * (lo + hi)
             values = jnp.stack([at(mid[:, c])[:, c] for c in range(conditions.count)], 1)
-            past = jnp.sign(values).astype(np.int32) * rising >= 0
+            past = side(values) * rising >= 0
             return jnp.where(past, lo, mid), jnp.where(past, mid, hi)
 
         _, hi = lax.fori_loop(0, np.finfo(real).nmant + 4, halve, (lo, hi))
@@ -153,7 +163,12 @@ def find_roots(
     fired = jnp.any(direction != 0, 1)
     theta = jnp.where(fired, _differentiable(conditions, moving, moving_p, direction, theta), theta)
     sign = jnp.where(accepted[:, None], seen, sign)
-    return RootState(sign, (roots.fresh & ~accepted) | fired, direction), fired, theta
+    return RootState(sign, (roots.fresh & ~accepted) | fired, direction, unknown & accepted & ~fired), fired, theta
+
+
+def side(values: Array) -> Array:
+    """The sign as an integer; 0 for NaN."""
+    return jnp.sign(jnp.where(jnp.isnan(values), 0.0, values)).astype(np.int32)
 
 
 def _differentiable(conditions: Conditions, step: Step, p: Array | None, direction: Array, theta: Array) -> Array:

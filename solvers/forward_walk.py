@@ -144,6 +144,7 @@ class ForwardWalk(Walk):
             resolution = time_resolution(self.args.schedule.t0, self.args.schedule.t1)
             roots, fired, theta = find_roots(self.conditions, aux.roots, step, aux.p, accepted, resolution)
             aux = aux._replace(roots=roots)
+            fired = fired | roots.invalid  # where the solve ends: see `arrive`
         for spec in self.spec.events:
             if spec.kind == "discrete":
                 t1 = jnp.where(landed, take(self.stops, aux.stop), step.t + step.h)
@@ -256,6 +257,8 @@ class ForwardWalk(Walk):
         status = jnp.where(ended, RetCode.Success, RetCode.Running)
         status = jnp.where(aux.terminated, RetCode.Terminated, status)
         status = jnp.where(full, RetCode.MaxEvents, status)
+        if aux.roots is not None:
+            status = jnp.where(aux.roots.invalid, RetCode.NonFinite, status)
         return Arrival(aux, u, take(self.stops, aux.stop), restart, status)
 
     def _fire_roots(self, aux: ForwardAux, index, spec, t, u, tprev, fired, row):

@@ -26,6 +26,15 @@ def concrete(x: Any) -> np.ndarray | None:
     return np.asarray(x)
 
 
+MANY = 10**7
+
+
+def check_many(name: str, count: int, what: str) -> None:
+    """Refuse what would fill the memory before it fails."""
+    if count > MANY:
+        raise ValueError(f"{name}: {count} {what} in tspan; at most {MANY} are possible. Is it in the unit of tspan?")
+
+
 class Schedule(NamedTuple):
     """``K`` known events and the end, ``S`` save times, in the order of integration."""
 
