@@ -67,7 +67,8 @@ def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Ca
     )
     try:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
-    except (jax.errors.TracerArrayConversionError, ValueError) as error:
+    except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
+        explain(error, owner)
         to_numpy = isinstance(error, jax.errors.TracerArrayConversionError) or "array element" in str(error)
         buffers = mutable_buffers(owner) if to_numpy else []
         if buffers:
@@ -85,6 +86,21 @@ def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Ca
     keys = tuple(KeyData(jax.random.key_impl(x)) if is_key(x) else None for x in closed.consts)
     consts = tuple(jax.random.key_data(x) if key else x for x, key in zip(closed.consts, keys, strict=True))
     return Captured(closed.jaxpr, jax.tree.structure(out), consts, keys)
+
+
+def explain(error: Exception, owner: Callable) -> None:
+    """Add to an error of tracing what the user's function is asked to be, where that was the trouble."""
+    name = getattr(owner, "__name__", type(owner).__name__)
+    if isinstance(error, jax.errors.JAXTypeError):
+        error.add_note(
+            f"In {name}: u, p and t are traced JAX arrays. Use jax.numpy in place of numpy, and jnp.where or jax.lax.cond in "
+            "place of a Python if on their values. A right-hand side that must run NumPy is a hybridax.HostVJP."
+        )
+    elif "positional argument" in str(error):
+        error.add_note(
+            f"In {name}: right-hand sides, conditions, affects and running costs are called as {name}(u, p, t): state, "
+            "parameters, time."
+        )
 
 
 def _weak(x: Any) -> bool:

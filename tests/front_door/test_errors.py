@@ -145,3 +145,17 @@ def test_exceptions_of_the_users_own_functions_pass_through_unchanged():
         with pytest.raises(OwnError) as error:
             solve()
         assert str(error.value) == "mine"
+
+
+@pytest.mark.parametrize(
+    "f, note",
+    [
+        (lambda u, p: -u, "are called as"),
+        (lambda u, p, t: np.sin(u), "Use jax.numpy"),
+        (lambda u, p, t: -u if u[0] > 0 else u, "place of a Python if"),
+    ],
+)
+def test_an_error_inside_a_function_says_how_it_is_called(f, note):
+    with pytest.raises(TypeError) as caught:
+        hx.solve(hx.ODEProblem(f, jnp.ones(1), (0.0, 1.0), jnp.ones(1)))
+    assert note in " ".join(caught.value.__notes__)
