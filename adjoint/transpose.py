@@ -1,0 +1,304 @@
+"""The transposed sweep over recorded Runge-Kutta steps.
+
+Saved rows enter the step that holds them, so that they never cost a stop (`step_transpose`). The stages of a chunk of
+steps are recomputed in one batch, and the parameter part of a chunk is one batched VJP. How the steps are transposed
+depends on the state. Small ones: all Jacobians of a chunk in one batch, which makes each step a small affine map; the
+sweep composes them. Others: a state VJP for each stage, one after another; slope 0 of a step is slope s of the one before
+(FSAL), and its cotangent is carried over, so that a step costs ``tableau.stages`` of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..solvers.buffers import put, take, where_lanes
+from ..solvers.record import ALIGNED
+from ..solvers.runge_kutta import combine
+from .costate_solve import saves_at_start
+from .diagnostics import Seen, first_look, info_of_transpose, see_lam
+from .jumps import jump_back
+from .replay import Block, block_of, recorded, replay
+from .reverse import Mu, Reverse
+from .sensealg import Costate
+from .step_transpose import RowBars, transpose_row
+from .times import finish_times
+
+ENTRIES = 2**11  # numbers in the states of a chunk: where one step has many, a batch of several gains nothing
+
+
+class Sweep(NamedTuple):
+    """The carry of the backward sweep over rows."""
+
+    row: Array  # (), the next row to transpose
+    save: Array  # (B,), saves at and after this index have been taken in
+    event: Array  # (B,), events at and after this index have been passed
+    lam: Array  # (B, n), cotangent of the state at the start of the row above
+    kbar: Array  # (B, n), cotangent of the slope there, not yet pulled back
+    mu: Mu
+    p: Array | None
+    stops: Array  # (K+1, B)
+    trouble: Array  # (B,), of events; see `Jumped`
+    seen: Seen | None
+
+
+def chunk_rows(most: int, size: int) -> int:
+    """Rows of a chunk where one has ``size`` numbers: a power of two, so that the record is a whole number of them."""
+    fits = max(1, min(most, ALIGNED, ENTRIES // max(size, 1)))
+    return 2 ** (fits.bit_length() - 1)
+
+
+class Transpose:
+    """The sweep over the rows of one record, at most ``chunk`` of them together."""
+
+    def __init__(self, reverse: Reverse, chunk: int):
+        self.reverse, self.tableau = reverse, reverse.tableau
+        # parameters that change at events tie each row to its own set: such rows are taken one by one
+        alone = reverse.system.param_size is not None
+        self.chunk = 1 if alone else chunk_rows(chunk, reverse.args.u0.size)
+        assert reverse.result.steps is not None
+        self.steps = reverse.result.steps
+
+    def run(self) -> Costate:
+        r = self.reverse
+        result, cotangents = r.result, r.cotangents
+        stops = jnp.zeros_like(r.args.schedule.stops.T)
+        sweep = Sweep(
+            self.steps.count,  # an empty row: the first events met are those at the end of the last one
+            result.saves.count,
+            result.events.count,
+            cotangents.end,
+            jnp.zeros_like(cotangents.end),
+            r.zero_mu(),
+            result.outcome.params,
+            stops,
+            jnp.zeros(r.lanes, np.int32),
+            first_look(r.lanes, r.args.rtol.dtype, r.watch, False),
+        )
+        if r.options.slots is None:
+            sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._chunk(s, None), sweep)
+        else:
+            sweep = lax.while_loop(lambda s: s.row >= 0, self._block, sweep)
+        u0, t0 = r.args.u0, r.args.schedule.t0
+        sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
+        lam = sweep.lam + saves_at_start(r)
+        times = finish_times(r, lam, sweep.stops)
+        info = info_of_transpose(r, self._see(sweep, lam).seen, lam, sweep.trouble)
+        return Costate(lam, sweep.mu, times, sweep.trouble > 0, sweep.trouble, info)
+
+    def _see(self, sweep: Sweep, lam: Array, on: Any = True) -> Sweep:
+        if sweep.seen is None:
+            return sweep
+        return sweep._replace(seen=see_lam(sweep.seen, lam[:, : self.reverse.components], jnp.asarray(on)))
+
+    # -- events
+
+    def _events(self, sweep: Sweep) -> Sweep:
+        """Pass all events at the end of row ``sweep.row`` (-1: at the start)."""
+        log = self.reverse.result.events
+        if log.time.shape[0] == 0:
+            return sweep
+
+        def here(event):
+            return (event > 0) & (take(log.row, event - 1) == sweep.row)
+
+        def back(s: Sweep) -> Sweep:
+            on = here(s.event)
+            right, t = take(log.right, s.event - 1), take(log.time, s.event - 1)
+            u0, t0 = self.reverse.args.u0, self.reverse.args.schedule.t0
+            right, t = where_lanes(on, right, u0), jnp.where(on, t, t0)
+            s = self._resolve(s, right, t, s.kbar, on)
+            jumped = jump_back(self.reverse, s.event - 1, on, s.lam, s.mu, s.p)
+            stops = put(s.stops, jumped.stop, jumped.sigma, jumped.stop >= 0)
+            s = s._replace(
+                event=s.event - on,
+                lam=jumped.lam,
+                mu=jumped.mu,
+                p=jumped.p,
+                stops=stops,
+                trouble=jnp.maximum(s.trouble, jumped.trouble),
+            )
+            return self._see(s, s.lam, on)
+
+        return lax.while_loop(lambda s: jnp.any(here(s.event)), back, sweep)
+
+    def _resolve(self, sweep: Sweep, u: Array, t: Array, kbar: Array, on: Array) -> Sweep:
+        """Pull the pending slope cotangent back through the right-hand side at ``(t, u)``."""
+        r = self.reverse
+        if r.small:
+            return sweep  # nothing is pending
+        bar = where_lanes(on, kbar, jnp.zeros_like(kbar))
+        lam = sweep.lam + r.state_vjp(bar, u, sweep.p, t)
+        mu = r.add(sweep.mu, r.pull_params(bar[None], u[None], t[None], sweep.p))
+        return sweep._replace(lam=lam, mu=mu, kbar=where_lanes(on, jnp.zeros_like(kbar), kbar))
+
+    # -- steps
+
+    def _block(self, sweep: Sweep) -> Sweep:
+        """Transpose the rows of the block that holds ``sweep.row``."""
+        r = self.reverse
+        assert self.steps.stride is not None
+        j, window = block_of(r, sweep.row), r.options.window
+        block = lax.cond(
+            self.steps.stride == 1,
+            lambda: recorded(r, j, window, self.chunk),
+            lambda: replay(r, j, window, self.chunk, slopes=False),
+        )
+        return lax.while_loop(lambda s: s.row >= block.first, lambda s: self._chunk(s, block), sweep)
+
+    def _chunk(self, sweep: Sweep, block: Block | None) -> Sweep:
+        """Transpose the rows ``[low, sweep.row]``."""
+        r, size, steps = self.reverse, self.chunk, self.steps
+        first = 0 if block is None else block.first
+        # the same chunks whether or not there are blocks, which hold a whole number of them
+        low = sweep.row - sweep.row % size
+
+        def window(x, start=low) -> Any:
+            return None if x is None else lax.dynamic_slice_in_dim(x, start, size, 0)
+
+        t, h, theta, k = map(window, (steps.t, steps.h, steps.theta, steps.k))
+        u = window(steps.u) if block is None else window(block.u, low - first)
+        index = low + jnp.arange(size, dtype=np.int32)
+        used = ((index <= sweep.row) & (index < steps.count))[:, None]
+        # rows beyond the record hold nothing; stand in a state where the right-hand side is known to be finite
+        t, h = jnp.where(used, t, r.args.schedule.t0), jnp.where(used, h, 0.0)
+        u = jnp.where(used[..., None], u, r.args.u0)
+        k = None if k is None else jnp.where(used[..., None, None], k, 0.0)
+        states, times = self._points(t, h, u, k, sweep.p)
+        sweep, ubar, kbar = self._take_saves(sweep, low, t, h)
+        rows = RowBars(h, theta, ubar, kbar)
+        transpose = self._by_jacobians if r.small else self._by_products
+        sweep, points, first = transpose(sweep, low, rows, states, times)
+        dmu = r.pull_params(_flat(points), _flat(states[:, :, first:]), _flat(times[:, :, first:]), sweep.p)
+        sweep = sweep._replace(mu=r.add(sweep.mu, dmu))
+        # where events write parameters, mu must be complete before one is passed
+        return self._events(sweep) if size == 1 else sweep
+
+    def _by_products(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
+        """The rows one after another, with a state VJP for each stage; also the slope cotangents from stage 1 on."""
+        r, s = self.reverse, self.tableau.stages
+
+        def transpose(j, carry):
+            sweep, points = carry
+            i = sweep.row - low
+            at = lambda x: lax.dynamic_index_in_dim(x, i, 0, keepdims=False)  # noqa: E731
+            x, tx = at(states), at(times)
+            row: RowBars = jax.tree.map(at, rows)
+            row = row._replace(kbar=row.kbar.at[:, s].add(sweep.kbar))
+
+            def pull(q, v):
+                return r.state_vjp(v, x[:, q], sweep.p, tx[:, q])
+
+            lam, v = transpose_row(self.tableau, pull, row, sweep.lam, first=1)
+            points = lax.dynamic_update_index_in_dim(points, jnp.stack(v[1:], 1), i, 0)
+            sweep = sweep._replace(row=sweep.row - 1, lam=lam, kbar=v[0])
+            if sweep.seen is not None:
+                sweep = self._see(sweep, lam + pull(0, v[0]))  # what is pending belongs to the cotangent
+            return (sweep if self.chunk == 1 else self._events(sweep)), points
+
+        points = jnp.zeros((self.chunk, r.lanes, s, states.shape[-1]), states.dtype)
+        return *lax.fori_loop(0, sweep.row - low + 1, transpose, (sweep, points)), 1
+
+    def _by_jacobians(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
+        """All rows at once as affine maps ``lam -> M lam + m``, then composed; also the cotangents of all slopes.
+
+        The slope at the start of a row is pulled back in the same row, so that nothing is pending between rows.
+        """
+        r, n, size = self.reverse, states.shape[-1], self.chunk
+        jacobians = r.jacobians(_flat(states), _flat(times), sweep.p)  # (C (s+1), B, n, n)
+        jacobians = jacobians.reshape(size, -1, *jacobians.shape[1:])
+
+        def pull(q, v):
+            # v (n+1, C, B, n): along the unit vectors of lam, and what the saved rows put in
+            return jnp.sum(v[..., None] * jacobians[:, q], -2)
+
+        units = jnp.eye(n + 1, n, dtype=states.dtype)[:, None, None]
+        saved = jnp.eye(n + 1, dtype=states.dtype)[n][:, None, None, None]
+        columns = rows._replace(ubar=saved * rows.ubar, kbar=saved[..., None] * rows.kbar)
+        units = jnp.broadcast_to(units, columns.ubar.shape)
+        maps, v = transpose_row(self.tableau, pull, columns, units, first=0)
+
+        def compose(j, carry):
+            sweep, lams = carry
+            i = sweep.row - low
+            lams = lax.dynamic_update_index_in_dim(lams, sweep.lam, i, 0)
+            row = lax.dynamic_index_in_dim(maps, i, 1, keepdims=False)  # (n+1, B, n)
+            sweep = sweep._replace(row=sweep.row - 1, lam=_apply(row, sweep.lam))
+            sweep = self._see(sweep, sweep.lam)
+            return (sweep if size == 1 else self._events(sweep)), lams
+
+        # rows that are not reached keep zeros; their length is zero too
+        lams = jnp.zeros((size, r.lanes, n), states.dtype)
+        sweep, lams = lax.fori_loop(0, sweep.row - low + 1, compose, (sweep, lams))
+        points = _apply(jnp.stack(v, -2), lams[..., None, :])
+        return sweep, points, 0
+
+    def _points(self, t, h, u, k, p) -> tuple[Array, Array]:
+        """Stage states ``(C, B, s+1, n)`` and times ``(C, B, s+1)`` of a chunk, the end of the step last."""
+        tableau = self.tableau
+        times = t[..., None] + h[..., None] * tableau.c.astype(t.dtype)
+        states, slopes = [u], []
+        for q in range(1, tableau.stages + 1):
+            slopes.append(self._slopes(times[..., q - 1], states[-1], p) if k is None else k[:, :, q - 1])
+            # see transpose_row for the barrier
+            states.append(lax.optimization_barrier(u + h[..., None] * combine(tableau.a[q, :q], slopes)))
+        return jnp.stack(states, 2), times
+
+    def _slopes(self, t: Array, u: Array, p) -> Array:
+        return jax.vmap(lambda t_, u_: self.reverse.rhs(t_, u_, p))(t, u)
+
+    def _take_saves(self, sweep: Sweep, low: Array, t: Array, h: Array) -> tuple[Sweep, Array, Array]:
+        """Cotangents of the saves in these rows: of the states ``(C, B, n)`` and of the slopes ``(C, B, s+1, n)``."""
+        r, tableau = self.reverse, self.tableau
+        saves, bars = r.result.saves, r.cotangents.saves
+        size, lanes, n = self.chunk, r.lanes, bars.shape[-1]
+        ubar = jnp.zeros((size, lanes, n), bars.dtype)
+        kbar = jnp.zeros((size, lanes, tableau.stages + 1, n), bars.dtype)
+        count = bars.shape[0]
+        if count == 0:
+            return sweep, ubar, kbar
+        width = min(count, 16, max(1, ENTRIES // (lanes * n)))
+
+        def remaining(save):
+            return (save > 0) & (take(saves.row, save - 1) >= low)
+
+        def gather(x, index):
+            index = jnp.clip(index, 0, count - 1)
+            return x[index, jnp.arange(lanes, dtype=np.int32)[None, :]]
+
+        def body(carry):
+            save, ubar, kbar = carry
+            index = save[None, :] - 1 - jnp.arange(width, dtype=np.int32)[:, None]
+            row = gather(saves.row, index)
+            on = (index >= 0) & (row >= low)
+            local = jnp.where(on, row - low, 0)
+            bar = jnp.where(on[..., None], gather(bars, index), 0)
+            hs = jnp.take_along_axis(h, local, 0)
+            ts = jnp.take_along_axis(t, local, 0)
+            some = hs != 0
+            theta = jnp.where(some, (gather(saves.t, index) - ts) / jnp.where(some, hs, 1.0), 1.0)
+            weights = hs[..., None] * tableau.dense_weights(jnp.clip(theta, 0.0, 1.0))
+            hot = (local[..., None] == jnp.arange(size, dtype=np.int32)).astype(t.dtype)
+            ubar = ubar + jnp.einsum("wbc,wbn->cbn", hot.astype(bar.dtype), bar)
+            kbar = kbar + jnp.einsum("wbc,wbs,wbn->cbsn", *(x.astype(bar.dtype) for x in (hot, weights)), bar)
+            return save - jnp.sum(on, 0, dtype=save.dtype), ubar, kbar
+
+        save, ubar, kbar = lax.while_loop(
+            lambda c: jnp.any(remaining(c[0])), body, (sweep.save, ubar, kbar)
+        )
+        return sweep._replace(save=save), ubar, kbar
+
+
+def _flat(x: Array) -> Array:
+    """``(C, B, s, ...)`` to ``(C s, B, ...)``."""
+    return jnp.moveaxis(x, 2, 1).reshape(-1, x.shape[1], *x.shape[3:])
+
+
+def _apply(columns: Array, lam: Array) -> Array:
+    """The affine map with columns ``(n+1, ..., n)``, the last one constant, at ``lam (..., n)``."""
+    linear = jnp.moveaxis(lam, -1, 0)[..., None] * columns[:-1]
+    return jnp.sum(linear, 0) + columns[-1]
