@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .buffers import get_row, put, set_row, take, where_lanes
+from .buffers import put, set_row, take, where_lanes
 from .events import Conditions, RootState, find_roots, time_resolution
 from .integrate import Arrival, RetCode, Walk
-from .record import EventLog, Saves, Steps, record_rows
+from .record import EventLog, Saves, Steps, keep_state, record_rows
 from .runge_kutta import Step, interpolate
 from .schedule import Schedule
 from .system import LaneSystem
@@ -123,19 +123,6 @@ class ForwardWalk(Walk):
             None if self.options.slots is None else jnp.ones((), np.int32),
         )
 
-    def _keep_state(self, steps: Steps, row: Array, u: Array) -> tuple[Array, Array | None]:
-        """The kept states with that of ``row``; when they are full, every other one is dropped."""
-        if steps.stride is None:
-            return set_row(steps.u, row, u), None
-        slots = steps.u.shape[0]
-        full = row >= slots * steps.stride
-        # in place: a copy of what is kept would double the memory
-        moves = jnp.where(full, slots // 2, 0)
-        states = lax.fori_loop(0, moves, lambda i, x: set_row(x, i, get_row(x, 2 * i)), steps.u)
-        stride = jnp.where(full, 2 * steps.stride, steps.stride)
-        slot = row // stride
-        return set_row(states, slot, jnp.where(row % stride == 0, u, get_row(states, slot))), stride
-
     # -- along a step
 
     def locate(self, aux: ForwardAux, step: Step, accepted, landed):
@@ -159,7 +146,7 @@ class ForwardWalk(Walk):
             steps = aux.steps
             slopes = where_lanes(accepted, step.k, jnp.zeros_like(step.k))
             h = jnp.where(accepted, step.h, jnp.zeros_like(step.h))
-            states, stride = self._keep_state(steps, row, step.u)
+            states, stride = keep_state(steps, row, step.u)
             aux = aux._replace(
                 steps=Steps(
                     row + 1,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .buffers import get_row, set_row
 
 ALIGNED = 32  # the record has a multiple of this many rows, so that a reverse sweep can cut it into equal chunks
 
@@ -28,6 +31,20 @@ class Steps(NamedTuple):
     k: Array | None  # (M, B, s+1, n), slopes, kept where a method needs dense output
     theta: Array | None  # (M, B), 1 unless an event cut the step short; kept where events have roots
     stride: Array | None = None  # (), where there are checkpoints
+
+
+def keep_state(steps: Steps, row: Array, u: Array) -> tuple[Array, Array | None]:
+    """The kept states with that of ``row``; when they are full, every other one is dropped."""
+    if steps.stride is None:
+        return set_row(steps.u, row, u), None
+    slots = steps.u.shape[0]
+    full = row >= slots * steps.stride
+    # in place: a copy of what is kept would double the memory
+    moves = jnp.where(full, slots // 2, 0)
+    states = lax.fori_loop(0, moves, lambda i, x: set_row(x, i, get_row(x, 2 * i)), steps.u)
+    stride = jnp.where(full, 2 * steps.stride, steps.stride)
+    slot = row // stride
+    return set_row(states, slot, jnp.where(row % stride == 0, u, get_row(states, slot))), stride
 
 
 class EventLog(NamedTuple):
