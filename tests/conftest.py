@@ -44,6 +44,7 @@ LONG = (
     "test_oracles",
     "test_methods_agree",
     "test_backend_matrix",
+    "test_cases_by_backend",
     "test_random_problems",
     "test_training_cases",
     "test_examples",

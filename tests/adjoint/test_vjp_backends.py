@@ -1,4 +1,4 @@
-"""Case V1: hand-written vector-Jacobian products give the gradient that JAX's own give, part by part."""
+"""Case V1 by its parts: hand-written vector-Jacobian products give the gradient that JAX's own give, part by part."""
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,14 @@ def vjp_p(lam, u, p, t):
 
 
 BACKENDS = {
-        "both parts": hx.HandWrittenVJP(vjp_u=vjp_u, vjp_p=vjp_p),
+    "both parts": hx.HandWrittenVJP(vjp_u=vjp_u, vjp_p=vjp_p),
     "state part": hx.HandWrittenVJP(vjp_u=vjp_u),
     "one function": hx.HandWrittenVJP(vjp=lambda *x: (vjp_u(*x), vjp_p(*x))),
 }
 
 
 def test_hand_written_parts_give_the_gradient_of_jax():
-    """By the discrete adjoint; test_backend_matrix.py crosses methods and backends."""
+    """By the discrete adjoint; test_cases_by_backend.py has the gold, test_backend_matrix.py crosses methods and backends."""
 
     def gradient(backend):
         prob = hx.ODEProblem(f, U0, (0.0, 10.0), P, vjp=backend, saveat=TS, rtol=1e-8, atol=1e-8)
