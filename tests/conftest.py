@@ -1,7 +1,8 @@
 """Every test runs in float64, without silent promotion of dtypes or ranks.
 
 Programs here run for milliseconds and are many, so that XLA is asked to compile them quickly rather than well.
-Set HYBRIDAX_TEST_EXAMPLES to draw more random problems than the default.
+Set HYBRIDAX_TEST_EXAMPLES to draw more random problems than the default, and HYBRIDAX_TEST_FULL=1 to run every cell of the
+matrices that are spread (test_backend_matrix).
 
 With several workers a file belongs to one of them, as its tests share compiled programs; the longest files start first.
 """
