@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..solvers.callbacks import Callback, ContinuousCallback, DiscreteCallback
+from ..solvers.components import light_program
 from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
@@ -140,6 +141,7 @@ def assemble(
         packing.size + has_cost,
         has_cost,
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
+        light_program(rhs, jax.ShapeDtypeStruct((packing.size + has_cost,), state_dtype), theta, t_shape),
         not any(c.jaxpr.effects for c in captured),
     )
     flags = tuple(

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..solvers.buffers import put, take, where_lanes
+from ..solvers.buffers import get_row, put, take, where_lanes
 from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
+from .component_rows import ComponentRows, Rows
 from .costate_solve import saves_at_start
 from .diagnostics import Seen, first_look, info_of_transpose, see_lam
 from .jumps import jump_back
@@ -44,6 +45,7 @@ class Sweep(NamedTuple):
     stops: Array  # (K+1, B)
     trouble: Array  # (B,), of events; see `Jumped`
     seen: Seen | None
+    numbers: Any = None  # the part of mu that `ComponentRows` adds up
 
 
 def chunk_rows(most: int, size: int) -> int:
@@ -59,7 +61,8 @@ class Transpose:
         self.reverse, self.tableau = reverse, reverse.tableau
         # parameters that change at events tie each row to its own set: such rows are taken one by one
         alone = reverse.system.param_size is not None
-        self.chunk = 1 if alone else chunk_rows(chunk, reverse.args.u0.size)
+        self.light = None if alone or reverse.system.light is None else ComponentRows(reverse)
+        self.chunk = 1 if alone or self.light else chunk_rows(chunk, reverse.args.u0.size)
         assert reverse.result.steps is not None
         self.steps = reverse.result.steps
 
@@ -79,12 +82,16 @@ class Transpose:
             jnp.zeros(r.lanes, np.int32),
             first_look(r.lanes, r.args.rtol.dtype, r.watch, False),
         )
+        if self.light is not None:
+            sweep = self._events(sweep._replace(row=sweep.row - 1, numbers=self.light.zero_mu()))
         if r.options.slots is None:
-            sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._chunk(s, None), sweep)
+            sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._some(s, None), sweep)
         else:
             sweep = lax.while_loop(lambda s: s.row >= 0, self._block, sweep)
         u0, t0 = r.args.u0, r.args.schedule.t0
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
+        if self.light is not None:
+            sweep = sweep._replace(mu=r.add(sweep.mu, self.light.finish_mu(sweep.numbers)))
         lam = sweep.lam + saves_at_start(r)
         times = finish_times(r, lam, sweep.stops)
         info = info_of_transpose(r, self._see(sweep, lam).seen, lam, sweep.trouble)
@@ -97,6 +104,13 @@ class Transpose:
 
     # -- events
 
+    def _event_here(self, row: Array, event: Array) -> Array:
+        """The lanes on which the event before number ``event (B,)`` is at the end of row ``row``."""
+        log = self.reverse.result.events
+        if log.time.shape[0] == 0:
+            return jnp.zeros_like(event, bool)
+        return (event > 0) & (take(log.row, event - 1) == row)
+
     def _events(self, sweep: Sweep) -> Sweep:
         """Pass all events at the end of row ``sweep.row`` (-1: at the start)."""
         log = self.reverse.result.events
@@ -104,7 +118,7 @@ class Transpose:
             return sweep
 
         def here(event):
-            return (event > 0) & (take(log.row, event - 1) == sweep.row)
+            return self._event_here(sweep.row, event)
 
         def back(s: Sweep) -> Sweep:
             on = here(s.event)
@@ -148,7 +162,29 @@ class Transpose:
             lambda: recorded(r, j, window, self.chunk),
             lambda: replay(r, j, window, self.chunk, slopes=False),
         )
-        return lax.while_loop(lambda s: s.row >= block.first, lambda s: self._chunk(s, block), sweep)
+        return lax.while_loop(lambda s: s.row >= block.first, lambda s: self._some(s, block), sweep)
+
+    def _some(self, sweep: Sweep, block: Block | None) -> Sweep:
+        """Transpose some rows from ``sweep.row`` downwards, and pass the events that end the row below them."""
+        return self._chunk(sweep, block) if self.light is None else self._stretch(self.light, sweep, block)
+
+    def _stretch(self, light: ComponentRows, sweep: Sweep, block: Block | None) -> Sweep:
+        """Transpose the rows down to the next event."""
+        first, states = (0, self.steps.u) if block is None else (block.first, block.u)
+        parts = lambda x: tuple(x[:, j] for j in range(x.shape[1]))  # noqa: E731
+
+        def clear(c: Rows) -> Array:
+            return (c.row >= first) & ~jnp.any(self._event_here(c.row, sweep.event))
+
+        def transpose(c: Rows) -> Rows:
+            return light.row(c, get_row(states, c.row - first))
+
+        rows = Rows(sweep.row, sweep.save, parts(sweep.lam), parts(sweep.kbar), sweep.numbers, sweep.seen)
+        rows = lax.while_loop(clear, transpose, rows)
+        lam, kbar = jnp.stack(rows.lam, 1), jnp.stack(rows.kbar, 1)
+        return self._events(
+            sweep._replace(row=rows.row, save=rows.save, lam=lam, kbar=kbar, numbers=rows.mu, seen=rows.seen)
+        )
 
     def _chunk(self, sweep: Sweep, block: Block | None) -> Sweep:
         """Transpose the rows ``[low, sweep.row]``."""

@@ -56,6 +56,7 @@ class System:
     size: int = 0  # components of a state
     has_cost: bool = False  # the last component of the state is the integral of a running cost
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
+    light: Any | None = None  # the right-hand side as a jaxpr of (u, t, *theta), where all in it is small: see `components`
     pure: bool = True  # no function of the user's has an effect, such as a print
 
     @property
