@@ -12,7 +12,7 @@ the moments ``theta^j``.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,11 @@ import numpy as np
 from jax import Array, lax
 
 from ..solvers.buffers import get_row, take
-from ..solvers.components import Numbers, by_components, split
+from ..solvers.components import Numbers, split
+from ..solvers.light_steps import Parts, light_rhs, light_stages, parts_of
 from ..solvers.runge_kutta import combine
-from ..solvers.system import System
 from .diagnostics import Seen, see_lam
 from .reverse import Mu, Reverse
-
-Parts = tuple[Array, ...]  # the components of a state, (B,) each
-
 
 class Rows(NamedTuple):
     """The carry of the sweep over rows without events."""
@@ -67,7 +64,7 @@ class ComponentRows:
         t, h = get_row(steps.t, i), get_row(steps.h, i)
         theta = None if steps.theta is None else get_row(steps.theta, i)
         saves = r.result.saves
-        u = tuple(state[:, j] for j in range(state.shape[1]))
+        u = parts_of(state)
 
         def remaining(save):
             return (save > 0) & (take(saves.row, save - 1) >= i)
@@ -91,7 +88,7 @@ class ComponentRows:
                 some = h != 0
                 at = jnp.where(some, (take(saves.t, save - 1) - t) / jnp.where(some, h, 1.0), 1.0)
                 bar = jnp.where(on[:, None], take(r.cotangents.saves, save - 1), 0)
-                return save - on, _add_moments(moments, jnp.clip(at, 0.0, 1.0), tuple(bar[:, j] for j in range(len(u))))
+                return save - on, _add_moments(moments, jnp.clip(at, 0.0, 1.0), parts_of(bar))
 
             save, moments = lax.while_loop(lambda x: jnp.any(remaining(x[0])), take_in, (c.save, moments))
             return self._transpose(c._replace(save=save), t, h, u, lam, moments)
@@ -125,23 +122,18 @@ class ComponentRows:
         s, leaves = tableau.stages, [split(theta[i]) for i in r.diff]
         zero = tuple(jnp.zeros_like(x) for x in u)
 
-        def rhs(q, x, numbers):
+        def filled(numbers):
             arguments: list[Any] = list(theta)
             for i, leaf, items in zip(r.diff, leaves, numbers, strict=True):
                 arguments[i] = Numbers(items, leaf.place) if leaf.place.ndim else items[0]
-            return light_rhs(r.system, x, arguments, t + h * np.asarray(tableau.c[q], t.dtype))
+            return arguments
 
         def step(u, k0, numbers):
-            slopes, x = [k0], u
-            for q in range(1, s + 1):
-                earlier = list(zip(*slopes))
-                x = tuple(u_ + h * combine(tableau.a[q, :q], list(k)) for u_, k in zip(u, earlier))
-                x = lax.optimization_barrier(x)
-                slopes.append(rhs(q, x, numbers))
-            return x, tuple(slopes)
+            end, slopes = light_stages(r.system, filled(numbers), t, h, u, k0)
+            return end, tuple(slopes)
 
         numbers = tuple(leaf.items for leaf in leaves)
-        k0 = rhs(0, u, numbers)
+        k0 = light_rhs(r.system, u, theta, t)
         _, pull = jax.vjp(step, u, k0, numbers)
         bars = [zero] * s + [kbar]
         if moments is not None:
@@ -156,12 +148,6 @@ class ComponentRows:
     def _pull_first(self, theta, t, u, kbar) -> Parts:
         """The cotangent of the first slope of a step, pulled back to its state."""
         return jax.vjp(lambda x: light_rhs(self.reverse.system, x, theta, t), u)[1](kbar)[0]
-
-
-def light_rhs(system: System, u: Parts, theta: Sequence[Any], t: Array) -> Parts:
-    """The right-hand side of a light system on one lane, number by number."""
-    (out,) = by_components(system.light, [Numbers(tuple(u), np.arange(len(u))), t, *theta])
-    return tuple(split(out).at((j,)) for j in range(len(u)))
 
 
 def _add_moments(moments: Any, theta: Array, bars: Parts) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..solvers.buffers import get_row, put, take, where_lanes
+from ..solvers.light_steps import parts_of
 from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
 from .component_rows import ComponentRows, Rows
@@ -171,7 +172,6 @@ class Transpose:
     def _stretch(self, light: ComponentRows, sweep: Sweep, block: Block | None) -> Sweep:
         """Transpose the rows down to the next event."""
         first, states = (0, self.steps.u) if block is None else (block.first, block.u)
-        parts = lambda x: tuple(x[:, j] for j in range(x.shape[1]))  # noqa: E731
 
         def clear(c: Rows) -> Array:
             return (c.row >= first) & ~jnp.any(self._event_here(c.row, sweep.event))
@@ -179,7 +179,7 @@ class Transpose:
         def transpose(c: Rows) -> Rows:
             return light.row(c, get_row(states, c.row - first))
 
-        rows = Rows(sweep.row, sweep.save, parts(sweep.lam), parts(sweep.kbar), sweep.numbers, sweep.seen)
+        rows = Rows(sweep.row, sweep.save, parts_of(sweep.lam), parts_of(sweep.kbar), sweep.numbers, sweep.seen)
         rows = lax.while_loop(clear, transpose, rows)
         lam, kbar = jnp.stack(rows.lam, 1), jnp.stack(rows.kbar, 1)
         return self._events(

@@ -99,7 +99,7 @@ class State(NamedTuple):
     u: Array
     k0: Array
     h: Array
-    previous: Array
+    log_previous: Array  # of the scaled error of the last accepted step
     stop: Array
     status: Array
     accepted: Array
@@ -131,7 +131,7 @@ def start(
     finite = jnp.all(jnp.isfinite(k0), -1) & jnp.all(jnp.isfinite(u), -1)
     status = jnp.where(running & ~finite, RetCode.NonFinite, status)
     return State(
-        jnp.zeros((), jnp.int32), t, u, k0, h, jnp.ones_like(h), stop, status, zeros, zeros, evaluations, aux
+        jnp.zeros((), jnp.int32), t, u, k0, h, jnp.zeros_like(h), stop, status, zeros, zeros, evaluations, aux
     )
 
 
@@ -177,16 +177,17 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
         aux = walk.after_step(aux, step, accepted, landed, theta, s.i, extra)
 
         if stepping.adaptive:
-            factor = control.factor(error, s.previous, accepted)
+            log_error = jnp.log(jnp.maximum(error, np.asarray(1e-10, error.dtype)))
+            factor = control.factor(error, log_error, s.log_previous, accepted)
             proposed = h * factor
             kept = accepted & (lands | fired)
             proposed = jnp.where(kept & (jnp.abs(s.h) > jnp.abs(proposed)), s.h, proposed)
-            previous = jnp.where(accepted, jnp.clip(error, 1e-10, None).astype(real), s.previous)
+            log_previous = jnp.where(accepted, log_error.astype(real), s.log_previous)
             floor = 16 * eps * jnp.maximum(jnp.abs(s.t), jnp.abs(s.stop))
             failed = on & ~accepted & (jnp.abs(proposed) <= floor)
             code = jnp.where(jnp.isfinite(error), RetCode.StepTooSmall, RetCode.NonFinite)
         else:
-            proposed, previous = s.h, s.previous
+            proposed, log_previous = s.h, s.log_previous
             failed, code = on & ~accepted, jnp.full(on.shape, RetCode.NonFinite)
         move = accepted[:, None]
         s = State(
@@ -195,7 +196,7 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
             jnp.where(move, u1, s.u),
             jnp.where(move, step.k[:, -1], s.k0),
             lax.stop_gradient(jnp.where(on, proposed, s.h)),
-            lax.stop_gradient(previous),
+            lax.stop_gradient(log_previous),
             s.stop,
             jnp.where(failed, code, s.status),
             s.accepted + accepted,

@@ -30,12 +30,14 @@ class PIController:
     proportional: float = 0.7
     integral: float = 0.4
 
-    def factor(self, error: Array, previous: Array, accepted: Array) -> Array:
-        """By how much to change ``h`` after a step with scaled error ``error`` (NaN counts as a rejection)."""
-        e = jnp.maximum(error, np.asarray(1e-10, error.dtype))
-        plain = e ** (-1 / self.order)
-        damped = e ** (-self.proportional / self.order) * previous ** (self.integral / self.order)
-        factor = self.safety * jnp.where(accepted, damped, plain)
+    def factor(self, error: Array, log_error: Array, log_previous: Array, accepted: Array) -> Array:
+        """By how much to change ``h`` after a step with scaled error ``error`` (NaN counts as a rejection).
+
+        Powers are made of logarithms that are known: where lanes are many, they would take a third of the time of a step.
+        """
+        e = error
+        damped = self.integral * log_previous - self.proportional * log_error
+        factor = self.safety * jnp.exp(jnp.where(accepted, damped, -log_error) / self.order)
         factor = jnp.clip(factor, self.shrink, jnp.where(accepted, self.grow, 1.0).astype(e.dtype))
         return jnp.where(jnp.isfinite(error), factor, np.asarray(self.shrink, e.dtype))
 
