@@ -1,13 +1,12 @@
-"""The transpose of one Runge-Kutta step on a light system: small state, small parameters, small right-hand side.
+"""The transpose of Runge-Kutta steps on a light system: small state, small parameters, small right-hand side.
 
-Everything is a number, and one array ``(B,)`` for each over the lanes (see `solvers.components`), so that a row is a few
-kernels. JAX transposes the step itself: as a function of its state u, of its first slope k_0 and of the parameters,
+The right-hand side is computed number by number (see `solvers.components`), and numbers of a kind stand together with the
+lanes innermost: states and slopes are ``(n, B)``, those of all stages ``(s+1, n, B)``. Stages are a loop: its body is a few
+kernels that vectorise over lanes, where a row of unrolled ones would be computed again for every number that comes out.
 
-    x_q = u + h sum_{r<q} a_qr k_r,    k_q = f(x_q),    q = 1, ..., s,
-
-with the end x_s. The cotangent of k_0 is handed to the row before, whose last slope it is (FSAL). What enters inside the
-step does so through its continuous extension ``u(theta) = u + h sum_j theta^j sum_q d_qj k_q``: a cotangent at theta has
-the moments ``theta^j``.
+A row is that of `step_transpose`; the cotangent of its first slope is handed to the row before, whose last slope it is
+(FSAL). What enters inside the step does so through its continuous extension ``u + h sum_j theta^j sum_q d_qj k_q``: a
+cotangent at theta has the moments ``theta^j``.
 """
 
 from __future__ import annotations
@@ -19,22 +18,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..solvers.buffers import get_row, take
-from ..solvers.components import Numbers, split
-from ..solvers.light_steps import Parts, light_rhs, light_stages, parts_of
-from ..solvers.runge_kutta import combine
+from ..solvers.buffers import get_row, set_row, take
+from ..solvers.components import Numbers, by_components, split
 from .diagnostics import Seen, see_lam
 from .reverse import Mu, Reverse
+
+Parts = tuple[Array, ...]  # numbers, (B,) each
+
+
+class Inside(NamedTuple):
+    """Cotangents that enter a row through its continuous extension; zero unless ``busy``."""
+
+    busy: Array  # ()
+    kbar: Array  # (s+1, n, B), of its slopes
+    ubar: Array  # (n, B), of the state at its start
+
 
 class Rows(NamedTuple):
     """The carry of the sweep over rows without events."""
 
     row: Array
     save: Array  # (B,)
-    lam: Parts
-    kbar: Parts
+    lam: Array  # (n, B)
+    kbar: Array  # (n, B)
     mu: tuple[Parts, ...]  # on every lane, the numbers of every differentiated leaf
     seen: Seen | None
+    inside: Inside
+    work: tuple[Array, Array, Array]  # what the stages of the row above left; filled anew before it is read
 
 
 class ComponentRows:
@@ -44,112 +54,155 @@ class ComponentRows:
         self.reverse, self.tableau = reverse, reverse.tableau
         assert reverse.result.steps is not None and reverse.system.light is not None
         self.steps = reverse.result.steps
+        real = reverse.system.time_dtype
+        self.a, self.dense, self.c = (jnp.asarray(x, real) for x in (self.tableau.a, self.tableau.dense, self.tableau.c))
+        # parameters as numbers, each one for all lanes or an array over them
+        self.theta = tuple(
+            split(x) if shared else split_lanes(x) for x, shared in zip(reverse.theta, reverse.shared, strict=True)
+        )
+        self.axes = tuple(
+            (None if shared else 0,) * len(x.items) for x, shared in zip(self.theta, reverse.shared, strict=True)
+        )
+
+    # -- parameters
 
     def zero_mu(self) -> tuple[Parts, ...]:
         r = self.reverse
-        leaves = [(np.size(x) // (1 if r.shared[i] else r.lanes), x.dtype) for i, x in ((i, r.theta[i]) for i in r.diff)]
-        return tuple(tuple(jnp.zeros(r.lanes, dtype) for _ in range(size)) for size, dtype in leaves)
+        return tuple(tuple(jnp.zeros(r.lanes, r.theta[i].dtype) for _ in self.theta[i].items) for i in r.diff)
 
     def finish_mu(self, mu: tuple[Parts, ...]) -> Mu:
         """Numbers put together to cotangents of the leaves."""
-        r, leaves = self.reverse, []
-        for parts, leaf, axis in zip(mu, r.leaves, r.axes, strict=True):
+        leaves = []
+        for parts, leaf, axis in zip(mu, self.reverse.leaves, self.reverse.axes, strict=True):
             x = jnp.stack([jnp.sum(v) for v in parts] if axis is None else parts, -1) if parts else jnp.zeros_like(leaf)
             leaves.append(x.reshape(leaf.shape))
         return Mu(tuple(leaves), None)
 
+    # -- the right-hand side
+
+    def _lane(self, numbers: tuple[Parts, ...], x: Parts, t: Array) -> Parts:
+        """On one lane."""
+        theta = [Numbers(items, leaf.place) if leaf.place.ndim else items[0] for items, leaf in zip(numbers, self.theta)]
+        (out,) = by_components(self.reverse.system.light, [Numbers(x, np.arange(len(x))), t, *theta])
+        return tuple(split(out).at((j,)) for j in range(len(x)))
+
+    def _slope(self, x: Array, t: Array) -> Parts:
+        numbers = tuple(leaf.items for leaf in self.theta)
+        return jax.vmap(self._lane, (self.axes, 0, 0))(numbers, tuple(x), t)
+
+    def _pull(self, v: Array, x: Array, t: Array) -> tuple[Parts, tuple[Parts, ...]]:
+        """``v' df/du`` and ``v' df/dp`` on every lane."""
+        diff = self.reverse.diff
+
+        def lane(numbers, v, x, t):
+            def function(x, moving):
+                full = list(numbers)
+                for i, items in zip(diff, moving, strict=True):
+                    full[i] = items
+                return self._lane(tuple(full), x, t)
+
+            return jax.vjp(function, x, tuple(numbers[i] for i in diff))[1](v)
+
+        numbers = tuple(leaf.items for leaf in self.theta)
+        return jax.vmap(lane, (self.axes, 0, 0, 0))(numbers, tuple(v), tuple(x), t)
+
+    # -- rows
+
+    def first(self, sweep: Any) -> Rows:
+        """The carry at ``sweep.row``, from arrays with lanes in front."""
+        stages = jnp.zeros((self.tableau.stages + 1, *sweep.lam.T.shape), sweep.lam.dtype)
+        inside = Inside(jnp.zeros((), bool), stages, jnp.zeros_like(sweep.lam.T))
+        return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, sweep.numbers, sweep.seen, inside, (stages,) * 3)
+
     def row(self, c: Rows, state: Array) -> Rows:
         """Transpose the row ``c.row``, which starts at ``state (B, n)``."""
-        r, steps, i = self.reverse, self.steps, c.row
-        t, h = get_row(steps.t, i), get_row(steps.h, i)
-        theta = None if steps.theta is None else get_row(steps.theta, i)
-        saves = r.result.saves
-        u = parts_of(state)
+        r, s = self.reverse, self.tableau.stages
+        t, h = get_row(self.steps.t, c.row), get_row(self.steps.h, c.row)
+        save, lam, inside = self._inside(c, t, h)
+        u, (slopes, states, pulled) = state.T, c.work
 
-        def remaining(save):
-            return (save > 0) & (take(saves.row, save - 1) >= i)
+        def forwards(q, carry):
+            slopes, states = carry
+            x = u + h * weighted(self.a[q], slopes)
+            return put(slopes, q, self._slope(x, t + h * self.c[q])), set_row(states, q, x)
 
-        def plain(c: Rows):
-            return self._transpose(c, t, h, u, c.lam, None)
+        # the slope at the end is not needed
+        slopes, states = lax.fori_loop(0, s, forwards, (slopes, states))
+        states = set_row(states, s, u + h * weighted(self.a[s], slopes))
 
-        def inside(c: Rows):
-            """With what enters through the continuous extension."""
-            powers = self.tableau.dense.shape[1]
-            moments = tuple(tuple(jnp.zeros_like(x) for _ in range(powers + 1)) for x in c.lam)
-            lam = c.lam
-            if theta is not None:
-                cut = theta < 1
-                moments = _add_moments(moments, theta, tuple(jnp.where(cut, x, 0) for x in lam))
-                lam = tuple(jnp.where(cut, 0, x) for x in lam)
+        def into(q, pulled):
+            return get_row(inside.kbar, q) + h * weighted(self.a[:, q], pulled)
 
-            def take_in(carry):
-                save, moments = carry
-                on = remaining(save)
-                some = h != 0
-                at = jnp.where(some, (take(saves.t, save - 1) - t) / jnp.where(some, h, 1.0), 1.0)
-                bar = jnp.where(on[:, None], take(r.cotangents.saves, save - 1), 0)
-                return save - on, _add_moments(moments, jnp.clip(at, 0.0, 1.0), parts_of(bar))
+        def backwards(i, carry):
+            pulled, mu = carry
+            q = s - i
+            last = q == s
+            v = into(q, pulled) + jnp.where(last, c.kbar, 0)
+            w, dmu = self._pull(v, get_row(states, q), t + h * self.c[q])
+            w = tuple(x + jnp.where(last, y, 0) for x, y in zip(w, lam, strict=True))
+            return put(pulled, q, w), jax.tree.map(jnp.add, mu, dmu)
 
-            save, moments = lax.while_loop(lambda x: jnp.any(remaining(x[0])), take_in, (c.save, moments))
-            return self._transpose(c._replace(save=save), t, h, u, lam, moments)
-
-        busy = jnp.zeros((), bool)
-        if saves.row.shape[0]:
-            busy = busy | jnp.any(remaining(c.save))
-        if theta is not None:
-            busy = busy | jnp.any(theta < 1)
-        possible = saves.row.shape[0] > 0 or theta is not None
-        return lax.cond(busy, inside, plain, c) if possible else plain(c)
-
-    def _transpose(self, c: Rows, t: Array, h: Array, u: Parts, lam: Parts, moments: Any) -> Rows:
-        r = self.reverse
-
-        axes = tuple(None if s else 0 for s in r.shared)
-        ubar, kbar, dmu = jax.vmap(self._lane, (axes, *(0,) * 6))(r.theta, t, h, u, lam, c.kbar, moments)
-        # without the barrier what reads these results computes them again
-        ubar, kbar, mu = lax.optimization_barrier((ubar, kbar, jax.tree.map(jnp.add, c.mu, dmu)))
+        pulled, mu = lax.fori_loop(0, s, backwards, (pulled, c.mu))
+        lam, kbar = inside.ubar + jnp.sum(pulled[1:], 0), into(0, pulled)
         seen = c.seen
         if seen is not None:
             # what is pending belongs to the cotangent
-            late = jax.vmap(self._pull_first, (axes, *(0,) * 3))(r.theta, t, u, kbar)
-            lam = jnp.stack([x + y for x, y in zip(ubar, late)], 1)
-            seen = see_lam(seen, lam[:, : r.components], jnp.asarray(True))
-        return Rows(c.row - 1, c.save, ubar, kbar, mu, seen)
+            whole = jnp.stack(self._pull(kbar, u, t)[0], 1) + lam.T
+            seen = see_lam(seen, whole[:, : r.components], jnp.asarray(True))
+        return Rows(c.row - 1, save, lam, kbar, mu, seen, inside, (slopes, states, pulled))
 
-    def _lane(self, theta, t, h, u, lam, kbar, moments):
-        """One step on one lane; all arguments but the parameters are numbers, or tuples of them."""
-        r, tableau = self.reverse, self.tableau
-        s, leaves = tableau.stages, [split(theta[i]) for i in r.diff]
-        zero = tuple(jnp.zeros_like(x) for x in u)
+    def _inside(self, c: Rows, t: Array, h: Array) -> tuple[Array, Array, Inside]:
+        """What enters row ``c.row`` other than at its end, and the cotangent of its end."""
+        saves, theta, lam = self.reverse.result.saves, self.steps.theta, c.lam
+        at_end = jnp.ones_like(t) if theta is None else get_row(theta, c.row)
+        cut = at_end < 1
 
-        def filled(numbers):
-            arguments: list[Any] = list(theta)
-            for i, leaf, items in zip(r.diff, leaves, numbers, strict=True):
-                arguments[i] = Numbers(items, leaf.place) if leaf.place.ndim else items[0]
-            return arguments
+        def remaining(save):
+            return (save > 0) & (take(saves.row, save - 1) >= c.row)
 
-        def step(u, k0, numbers):
-            end, slopes = light_stages(r.system, filled(numbers), t, h, u, k0)
-            return end, tuple(slopes)
+        def take_in(carry):
+            save, moments = carry
+            on, some = remaining(save), h != 0
+            at = jnp.where(some, (take(saves.t, save - 1) - t) / jnp.where(some, h, 1.0), 1.0)
+            bar = jnp.where(on, take(self.reverse.cotangents.saves, save - 1).T, 0)
+            return save - on, moments + powers(jnp.clip(at, 0.0, 1.0), moments) * bar
 
-        numbers = tuple(leaf.items for leaf in leaves)
-        k0 = light_rhs(r.system, u, theta, t)
-        _, pull = jax.vjp(step, u, k0, numbers)
-        bars = [zero] * s + [kbar]
-        if moments is not None:
-            weights = [[h * combine(tableau.dense[q], list(m[1:])) for m in moments] if np.any(tableau.dense[q]) else None for q in range(s + 1)]
-            bars = [bar if row is None else tuple(b + w for b, w in zip(bar, row)) for bar, row in zip(bars, weights)]
-        ubar, kbar, dmu = pull((lam, tuple(bars)))
-        if moments is not None:
-            ubar = tuple(x + m[0] for x, m in zip(ubar, moments))
-        return ubar, kbar, dmu
+        def collect(save):
+            moments = jnp.zeros((self.dense.shape[1] + 1, *lam.shape), lam.dtype)
+            if theta is not None:
+                moments = moments + powers(at_end, moments) * jnp.where(cut, lam, 0)
+            if saves.row.shape[0]:
+                save, moments = lax.while_loop(lambda x: jnp.any(remaining(x[0])), take_in, (save, moments))
+            kbar = h * jnp.tensordot(self.dense.astype(lam.dtype), moments[1:], 1, precision=lax.Precision.HIGHEST)
+            return save, kbar, moments[0]
+
+        busy = jnp.any(cut)
+        if saves.row.shape[0]:
+            busy = busy | jnp.any(remaining(c.save))
+        # where nothing enters, nor did in the row above, zeros are left as they are
+        keep = lambda save: (save, c.inside.kbar, c.inside.ubar)  # noqa: E731
+        save, kbar, ubar = lax.cond(busy | c.inside.busy, collect, keep, c.save)
+        return save, jnp.where(cut, 0, lam), Inside(busy, kbar, ubar)
 
 
-    def _pull_first(self, theta, t, u, kbar) -> Parts:
-        """The cotangent of the first slope of a step, pulled back to its state."""
-        return jax.vjp(lambda x: light_rhs(self.reverse.system, x, theta, t), u)[1](kbar)[0]
+def weighted(weights: Array, x: Array) -> Array:
+    """``sum_q weights[q] x[q]``."""
+    return jnp.tensordot(weights.astype(x.dtype), x, 1, precision=lax.Precision.HIGHEST)
 
 
-def _add_moments(moments: Any, theta: Array, bars: Parts) -> Any:
-    """``theta^j bar`` added for every power j."""
-    return tuple(tuple(m + theta**j * bar for j, m in enumerate(row)) for row, bar in zip(moments, bars, strict=True))
+def put(buffer: Array, q: Array, parts: Parts) -> Array:
+    """``buffer[q] = parts``, one after another: a stack of them would be computed entry by entry."""
+    for j, part in enumerate(parts):
+        buffer = lax.dynamic_update_slice(buffer, part[None, None], (q, j, 0))
+    return buffer
+
+
+def powers(theta: Array, like: Array) -> Array:
+    """``theta^j`` for the first axis of ``like``, shape ``(d+1, 1, B)``."""
+    return jnp.stack([theta**j for j in range(like.shape[0])])[:, None].astype(like.dtype)
+
+
+def split_lanes(x: Array) -> Numbers:
+    """The numbers of ``x (B, ...)``, an array over the lanes each."""
+    flat = x.reshape(x.shape[0], -1)
+    return Numbers(tuple(flat[:, j] for j in range(flat.shape[1])), np.arange(flat.shape[1]).reshape(x.shape[1:]))

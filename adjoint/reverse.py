@@ -155,7 +155,8 @@ class Reverse:
     def small(self) -> bool:
         """Whether Jacobians of the state, formed for many points at once, are cheaper than products one by one."""
         n, dtype = self.args.u0.shape[-1], self.system.dtype
-        return self.system.light is None and n <= SMALL and n * self.lanes <= 8 * SMALL and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
+        few = n <= SMALL and n * self.lanes <= 8 * SMALL and self.system.light is None
+        return few and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
 
     def jacobians(self, u: Array, t: Array, p: Array | None) -> Array:
         """``df/du`` at points ``u (X, B, n)``, ``t (X, B)``: ``(X, B, n, n)``, row o the derivative of component o."""

@@ -17,7 +17,6 @@ import numpy as np
 from jax import Array, lax
 
 from ..solvers.buffers import get_row, put, take, where_lanes
-from ..solvers.light_steps import parts_of
 from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
 from .component_rows import ComponentRows, Rows
@@ -179,9 +178,8 @@ class Transpose:
         def transpose(c: Rows) -> Rows:
             return light.row(c, get_row(states, c.row - first))
 
-        rows = Rows(sweep.row, sweep.save, parts_of(sweep.lam), parts_of(sweep.kbar), sweep.numbers, sweep.seen)
-        rows = lax.while_loop(clear, transpose, rows)
-        lam, kbar = jnp.stack(rows.lam, 1), jnp.stack(rows.kbar, 1)
+        rows = lax.while_loop(clear, transpose, light.first(sweep))
+        lam, kbar = rows.lam.T, rows.kbar.T
         return self._events(
             sweep._replace(row=rows.row, save=rows.save, lam=lam, kbar=kbar, numbers=rows.mu, seen=rows.seen)
         )
