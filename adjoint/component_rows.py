@@ -112,7 +112,7 @@ class ComponentRows:
         """The carry at ``sweep.row``, from arrays with lanes in front."""
         stages = jnp.zeros((self.tableau.stages + 1, *sweep.lam.T.shape), sweep.lam.dtype)
         inside = Inside(jnp.zeros((), bool), stages, jnp.zeros_like(sweep.lam.T))
-        return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, sweep.numbers, sweep.seen, inside, (stages,) * 3)
+        return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, sweep.numbers, sweep.seen, inside, (stages, stages, stages))
 
     def row(self, c: Rows, state: Array) -> Rows:
         """Transpose the row ``c.row``, which starts at ``state (B, n)``."""
@@ -128,7 +128,7 @@ class ComponentRows:
 
         # the slope at the end is not needed
         slopes, states = lax.fori_loop(0, s, forwards, (slopes, states))
-        states = set_row(states, s, u + h * weighted(self.a[s], slopes))
+        states = set_row(states, jnp.asarray(s), u + h * weighted(self.a[s], slopes))
 
         def into(q, pulled):
             return get_row(inside.kbar, q) + h * weighted(self.a[:, q], pulled)
