@@ -42,7 +42,7 @@ class FiniteDifferenceVJP:
     def dress(self, f: RHS) -> RHS:
         return with_pullback(f, self._pull, self)
 
-    def _pull(self, value: Callable[[Point], Any], params: Params, lam: Any, x: Point) -> Bars:
+    def _pull(self, value: Callable[[Point], Any], params: Params, lam: Any, x: Point, own: None) -> Bars:
         def one(field: str, i: int, leaf: Any) -> Any:
             leaves, tree = jax.tree.flatten(getattr(x, field))
 

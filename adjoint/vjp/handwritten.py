@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..params import Params, is_inexact
+from .arguments import check_arguments
 from .base import RHS
 from .dressing import Bars, Point, automatic, with_pullback
 
@@ -21,7 +22,8 @@ class HandWrittenVJP:
     returns. Parts that are not given come from JAX; a part that is given is used, and its automatic counterpart is never
     formed. Leaves of ``p`` that are not floating point may be returned as anything; what they hold is not read.
 
-    Arrays that the right-hand side closes over are in no part, and get their cotangent from JAX.
+    Arrays that the right-hand side closes over are in no part, and get their cotangent from JAX. Those that a product
+    closes over are read anew by every solve, like those of the right-hand side.
     """
 
     vjp_u: Callable | None = None
@@ -41,12 +43,16 @@ class HandWrittenVJP:
                 raise TypeError(f"HandWrittenVJP: {name} must be callable; got {type(g).__name__}.")
 
     def dress(self, f: RHS) -> RHS:
-        return with_pullback(f, self._pull, self)
+        return with_pullback(f, self._pull, self, self._products)
 
     # All parts are formed, and the compiler drops those that are not used. (Flags for what is wanted cannot travel in
     # the residuals of a custom_vjp: JAX keeps one residual structure for every use of a traced one.)
-    def _pull(self, value: Callable[[Point], Any], params: Params, lam: Any, x: Point) -> Bars:
+    def _products(self, lam: Any, params: Params, x: Point) -> dict[str, Any]:
         args = (lam, x.u, params.rebuild(x.p), x.t, *x.extra)
+        names = ("lam", "u", "p", "t", "index")[: len(args)]
+        for part in ("vjp", "vjp_u", "vjp_p", "vjp_t"):
+            if getattr(self, part) is not None:
+                check_arguments(self.label, part, getattr(self, part), names)
         bars: dict[str, Any] = {}
         if self.vjp is not None:
             both = self.vjp(*args)
@@ -62,8 +68,11 @@ class HandWrittenVJP:
             bars["p"] = _like_params(f"{self.label}: vjp_p", bars["p"], params, x.p)
         if "t" in bars:
             bars["t"] = _like(f"{self.label}: vjp_t", bars["t"], x.t)
-        rest = tuple(n for n in ("u", "p", "t", "held") if n not in bars)
-        return Bars(**bars, **automatic(value, x, rest, lam))
+        return bars
+
+    def _pull(self, value: Callable[[Point], Any], params: Params, lam: Any, x: Point, own: dict[str, Any]) -> Bars:
+        rest = tuple(n for n in ("u", "p", "t", "held") if n not in own)
+        return Bars(**own, **automatic(value, x, rest, lam))
 
 
 def _like(name: str, bar: Any, x: Any) -> Any:

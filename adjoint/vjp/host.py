@@ -7,7 +7,6 @@ time (benchmarks/host_calls.py); on an accelerator its arrays travel to the host
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import warnings
 from dataclasses import KW_ONLY, dataclass, field
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 from jax import core
 
 from ..params import split_params
+from .arguments import check_arguments
 from .base import RHS
 from .colouring import check_pattern
 from .host_calls import Carried, HostCall
@@ -74,10 +74,11 @@ class HostVJP:
                 raise TypeError(f"HostVJP: {name} must be callable; got {type(g).__name__}.")
         if self.vjp is not None and (self.vjp_u is not None or self.vjp_p is not None):
             raise ValueError("HostVJP: give either vjp, or vjp_u and vjp_p; not both.")
-        _check_arguments("rhs", self.rhs, ("du", "u", "p", "t") if self.in_place else ("u", "p", "t"))
+        how = " in_place=True writes into du, in_place=False returns it."
+        check_arguments("HostVJP", "rhs", self.rhs, ("du", "u", "p", "t") if self.in_place else ("u", "p", "t"), how)
         for name in ("vjp", *PARTS):
             if getattr(self, name) is not None:
-                _check_arguments(name, getattr(self, name), ("lam", "u", "p", "t"))
+                check_arguments("HostVJP", name, getattr(self, name), ("lam", "u", "p", "t"))
         object.__setattr__(self, "lock", threading.RLock())
         if self.sparsity is not None:
             if self.vjp is not None or self.vjp_u is not None:
@@ -122,18 +123,6 @@ class HostVJP:
         n = sum(x.size for x in u)
         if self.pattern is not None and self.pattern.shape != (n, n):
             raise ValueError(f"HostVJP: sparsity has shape {self.pattern.shape}; u has {n} components, expected {(n, n)}.")
-
-
-def _check_arguments(name: str, function: Callable, arguments: tuple[str, ...]) -> None:
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError:
-        raise TypeError(
-            f"HostVJP: {name} must take ({', '.join(arguments)}); got {name}{inspect.signature(function)}."
-            + (" in_place=True writes into du, in_place=False returns it." if name == "rhs" else "")
-        ) from None
-    except ValueError:  # compiled functions may not tell
-        pass
 
 
 def _refuse_traced_closure(name: str, function: Any) -> None:

@@ -85,3 +85,38 @@ def test_captured_arrays_get_their_gradient_beside_hand_written_parts():
     for backend in (hx.HandWrittenVJP(vjp_u=vjp_u), hx.FiniteDifferenceVJP()):
         got = jax.grad(loss)(jnp.array(1.5), backend)
         np.testing.assert_allclose(got, -np.exp(-0.75), rtol=1e-8)
+
+
+def by_products(k):
+    """u' = -p k u with k in f and in its products; backends whose products hold k."""
+    u_part = lambda lam, u, p, t: -p * k() * lam
+    p_part = lambda lam, u, p, t: -jnp.sum(k() * lam * u)
+    return (lambda u, p, t: -p * k() * u), hx.HandWrittenVJP(vjp_u=u_part, vjp_p=p_part)
+
+
+def final(f, backend, p):
+    return hx.solve(hx.ODEProblem(f, jnp.array([2.0]), (0.0, 1.0), p, vjp=backend), rtol=1e-9, atol=1e-9).us[-1, 0]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.vmap])
+def test_arrays_that_products_close_over_may_be_traced(transform):
+    """2 exp(-p k), by k."""
+    gradient = transform(jax.grad(lambda k: final(*by_products(lambda: k), jnp.array(0.5))))
+    k = jnp.array([1.5, 2.5]) if transform is jax.vmap else jnp.array(1.5)
+    np.testing.assert_allclose(gradient(k), -jnp.exp(-0.5 * k), rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [jnp.asarray, np.asarray, float])
+def test_what_products_close_over_is_read_anew_by_every_solve(kind):
+    held = [kind(1.5)]
+    f, backend = by_products(lambda: held[0])
+    for k in (1.5, 3.0):
+        held[0] = kind(k)
+        got = jax.grad(lambda p: final(f, backend, p))(jnp.array(0.5))
+        np.testing.assert_allclose(got, -2 * k * np.exp(-0.5 * k), rtol=1e-7)
+
+
+def test_a_product_with_other_arguments_is_refused_by_name():
+    prob = hx.ODEProblem(f, U0, (0.0, 1.0), P, vjp=hx.HandWrittenVJP(vjp_p=lambda u, p, t: p))
+    with pytest.raises(TypeError, match=r"vjp_p must take \(lam, u, p, t\); got vjp_p\(u, p, t\)"):
+        jax.grad(lambda p: jnp.sum(hx.solve(prob, p=p).us))(P)
