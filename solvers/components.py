@@ -122,11 +122,9 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
 
 def _whole(eqn: Any, inputs: list[Any]) -> list[Any]:
     """An equation as it stands."""
-    given = {v: x for v, x in zip(eqn.invars, inputs, strict=True) if not isinstance(v, jexc.Literal)}
-    wanted = [v for v in eqn.outvars if type(v).__name__ != "DropVar"]
-    closed = jexc.ClosedJaxpr(jexc.Jaxpr((), list(given), wanted, [eqn], eqn.effects), ())
-    results = dict(zip(wanted, jexc.jaxpr_as_fun(closed)(*given.values()), strict=True))
-    return [results.get(v) for v in eqn.outvars]
+    with eqn.ctx.manager:
+        out = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def _plain(x: Numbers) -> Any:
