@@ -112,7 +112,8 @@ class ComponentRows:
         """The carry at ``sweep.row``, from arrays with lanes in front."""
         stages = jnp.zeros((self.tableau.stages + 1, *sweep.lam.T.shape), sweep.lam.dtype)
         inside = Inside(jnp.zeros((), bool), stages, jnp.zeros_like(sweep.lam.T))
-        return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, sweep.numbers, sweep.seen, inside, (stages, stages, stages))
+        work = stages, stages, stages
+        return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, sweep.numbers, sweep.seen, inside, work)
 
     def row(self, c: Rows, state: Array) -> Rows:
         """Transpose the row ``c.row``, which starts at ``state (B, n)``."""

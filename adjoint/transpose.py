@@ -202,15 +202,40 @@ class Transpose:
         t, h = jnp.where(used, t, r.args.schedule.t0), jnp.where(used, h, 0.0)
         u = jnp.where(used[..., None], u, r.args.u0)
         k = None if k is None else jnp.where(used[..., None, None], k, 0.0)
-        states, times = self._points(t, h, u, k, sweep.p)
         sweep, ubar, kbar = self._take_saves(sweep, low, t, h)
         rows = RowBars(h, theta, ubar, kbar)
+        if size == 1 and not r.small and r.system.vectorises:
+            return self._events(self._row(sweep, jax.tree.map(lambda x: x[0], rows), t[0], u[0]))
+        states, times = self._points(t, h, u, k, sweep.p)
         transpose = self._by_jacobians if r.small else self._by_products
         sweep, points, first = transpose(sweep, low, rows, states, times)
         dmu = r.pull_params(_flat(points), _flat(states[:, :, first:]), _flat(times[:, :, first:]), sweep.p)
         sweep = sweep._replace(mu=r.add(sweep.mu, dmu))
         # where events write parameters, mu must be complete before one is passed
         return self._events(sweep) if size == 1 else sweep
+
+    def _row(self, sweep: Sweep, row: RowBars, t: Array, u: Array) -> Sweep:
+        """One row, each stage linearised once for the state and the parameters."""
+        r, tableau = self.reverse, self.tableau
+        times = [t + row.h * np.asarray(c, t.dtype) for c in tableau.c]
+        x, slopes, pullbacks, mu = u, [r.rhs(t, u, sweep.p)], {}, [sweep.mu]
+        for q in range(1, tableau.stages + 1):
+            # see transpose_row for the barrier
+            x = lax.optimization_barrier(u + row.h[..., None] * combine(tableau.a[q, :q], slopes))
+            slope, pullbacks[q] = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (x, times[q]), sweep.p)
+            slopes.append(slope)
+
+        def pull(q, v):
+            dmu, (du, _) = pullbacks[q](v)
+            mu.append(r.add(mu.pop(), dmu))
+            return du
+
+        row = row._replace(kbar=row.kbar.at[:, tableau.stages].add(sweep.kbar))
+        lam, v = transpose_row(tableau, pull, row, sweep.lam, first=1)
+        sweep = sweep._replace(row=sweep.row - 1, lam=lam, kbar=v[0], mu=mu[0])
+        if sweep.seen is not None:
+            sweep = self._see(sweep, lam + r.state_vjp(v[0], u, sweep.p, t))  # what is pending belongs to the cotangent
+        return sweep
 
     def _by_products(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
         """The rows one after another, with a state VJP for each stage; also the slope cotangents from stage 1 on."""

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hybridax.adjoint import assemble, programs
 
 import hybridax as hx
-from hybridax.adjoint import assemble, programs
 
 TS = np.linspace(0.0, 2.0, 9)
 
@@ -22,10 +22,14 @@ def kick(u, p, t):
     return u + p["rates"][:2] * 0.1
 
 
+def above(u, p, t):
+    return u[1] - 0.92
+
+
 SCENES = {
     "rows and steps": {},
     "jumps": dict(callback=hx.PeriodicCallback(kick, 0.3, initial_affect=True, save_positions=(True, True))),
-    "cut steps": dict(callback=hx.ContinuousCallback(lambda u, p, t: u[1] - 0.92, lambda u, p, t: u * p["rates"][2]), max_events=16),
+    "cut steps": dict(callback=hx.ContinuousCallback(above, lambda u, p, t: u * p["rates"][2]), max_events=16),
     "checkpoints": dict(sensealg=hx.DiscreteAdjoint(checkpoints=8)),
 }
 SHARED = {"p shared": (0, None), "p of each lane": (0, 0), "p in part": (None, {"rates": None, "force": 0})}

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from hybridax.solvers.components import Numbers, by_components, joined, light_program, split
 
 U, P = jnp.array([0.3, -0.7, 1.1]), jnp.linspace(0.5, 1.5, 6)
@@ -16,7 +15,9 @@ FUNCTIONS = {
     "batched product": lambda u, p: jnp.einsum("ij,ik->i", jnp.outer(u, p[:2]), p.reshape(3, 2)),
     "sums": lambda u, p: u * jnp.sum(p) - jnp.max(u) + jnp.prod(p.reshape(2, 3), 0) + jnp.min(p),
     "moves": lambda u, p: jnp.roll(u, 1) + jnp.flip(u) + jnp.concatenate([p[4:], p[:1]]) + p.reshape(2, 3).T[:, 1],
-    "strides and padding": lambda u, p: p[::2] + jnp.pad(u[:1], (1, 1)) + jax.lax.pad(p[:5], 0.0, [(-1, -1, 0)]) * jnp.repeat(u[:1], 3),
+    "strides and padding": lambda u, p: (
+        p[::2] + jnp.pad(u[:1], (1, 1)) + jax.lax.pad(p[:5], 0.0, [(-1, -1, 0)]) * jnp.repeat(u[:1], 3)
+    ),
     "branches": lambda u, p: jnp.where(u > p[:3], u**2, jnp.tanh(p[3:])) + jax.nn.relu(u),
     "custom derivative": lambda u, p: jax.nn.softplus(u) + jnp.logaddexp(u, p[:3]),
     "gather": lambda u, p: u * p[jnp.argsort(jnp.abs(p))[:3]],
