@@ -64,8 +64,8 @@ def complain(name: str, kinds: tuple[str, ...], trouble: Any, callback: Any, tim
     """Raise for a reverse pass that failed; ``trouble``: `Jumped.trouble`, ``callback`` and ``time`` of that event."""
     if not trouble and name == "DiscreteAdjoint":
         raise SolveError(
-            "the reverse pass of DiscreteAdjoint met a value that is not finite, though the solve did not: look at the "
-            "derivatives of the right-hand side, of the affects and of the cost.",
+            "the reverse pass of DiscreteAdjoint met a cotangent of the state that is not finite, though the solve did not: "
+            "look at the derivatives of the right-hand side (its VJP, if it is your own), of the affects and of the cost.",
             RetCode.ReverseFailed,
         )
     if not trouble:

@@ -32,6 +32,13 @@ class Cotangents(NamedTuple):
     end: Array  # (B, n)
     end_time: Array  # (B,)
 
+    @property
+    def finite(self) -> Array:
+        """Lanes on which all of them are: NaN from a loss is NaN in its gradient, and no failure of a reverse pass."""
+        rows = (self.saves, self.left, self.right, self.time[..., None])
+        finite = [jnp.all(jnp.isfinite(self.end), -1), *(jnp.all(jnp.isfinite(x), (0, -1)) for x in rows)]
+        return jnp.all(jnp.stack(finite), 0)
+
 
 class TimeCotangents(NamedTuple):
     """Cotangents of t0 ``(B,)``, of the stops ``(K+1, B)`` and of the save times ``(S, B)``."""

@@ -44,6 +44,7 @@ class Sweep(NamedTuple):
     p: Array | None
     stops: Array  # (K+1, B)
     trouble: Array  # (B,), of events; see `Jumped`
+    lost: Array  # (B,), lam was not finite
     seen: Seen | None
     numbers: Any = None  # the part of mu that `ComponentRows` adds up
 
@@ -80,6 +81,7 @@ class Transpose:
             result.outcome.params,
             stops,
             jnp.zeros(r.lanes, np.int32),
+            jnp.zeros(r.lanes, bool),
             first_look(r.lanes, r.args.rtol.dtype, r.watch, False),
         )
         if self.light is not None:
@@ -88,6 +90,8 @@ class Transpose:
             sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._some(s, None), sweep)
         else:
             sweep = lax.while_loop(lambda s: s.row >= 0, self._block, sweep)
+        # before the last pullback, which no gradient but that of u0 and t0 needs
+        lost = r.cotangents.finite & (sweep.lost | not_finite(sweep))
         u0, t0 = r.args.u0, r.args.schedule.t0
         sweep = self._resolve(sweep, u0, t0, sweep.kbar, jnp.ones(r.lanes, bool))
         if self.light is not None:
@@ -95,7 +99,7 @@ class Transpose:
         lam = sweep.lam + saves_at_start(r)
         times = finish_times(r, lam, sweep.stops)
         info = info_of_transpose(r, self._see(sweep, lam).seen, lam, sweep.trouble)
-        return Costate(lam, sweep.mu, times, sweep.trouble > 0, sweep.trouble, info)
+        return Costate(lam, sweep.mu, times, (sweep.trouble > 0) | lost, sweep.trouble, info)
 
     def _see(self, sweep: Sweep, lam: Array, on: Any = True) -> Sweep:
         if sweep.seen is None:
@@ -121,7 +125,7 @@ class Transpose:
             return self._event_here(sweep.row, event)
 
         def back(s: Sweep) -> Sweep:
-            on = here(s.event)
+            on, before = here(s.event), not_finite(s)
             right, t = take(log.right, s.event - 1), take(log.time, s.event - 1)
             u0, t0 = self.reverse.args.u0, self.reverse.args.schedule.t0
             right, t = where_lanes(on, right, u0), jnp.where(on, t, t0)
@@ -135,6 +139,7 @@ class Transpose:
                 p=jumped.p,
                 stops=stops,
                 trouble=jnp.maximum(s.trouble, jumped.trouble),
+                lost=s.lost | (on & before),  # an affect that forgets the state would hide it
             )
             return self._see(s, s.lam, on)
 
@@ -350,6 +355,11 @@ class Transpose:
             lambda c: jnp.any(remaining(c[0])), body, (sweep.save, ubar, kbar)
         )
         return sweep._replace(save=save), ubar, kbar
+
+
+def not_finite(sweep: Sweep) -> Array:
+    """Lanes whose lam, or what is still to be pulled back to it, is not finite: mu need not show it."""
+    return ~jnp.all(jnp.isfinite(sweep.lam) & jnp.isfinite(sweep.kbar), -1)
 
 
 def _flat(x: Array) -> Array:

@@ -6,13 +6,16 @@ For random ``lam`` and, leaf by leaf, random directions v of u, p and t,
 
 in JAX's pairing, which does not conjugate. A leaf that fails is searched entry by entry for the worst one.
 
+Numbers of very different size would hide one another: in the sum that a pairing is, and in the rounding of f. So ``lam``
+keeps to components of f of like size, and v to entries of like cotangent, one group after another (`groups`). A leaf's
+tolerance is that of the precision its product passes through on the way from those components (`precision`).
+
 Where x64 is off or the inputs are of lower precision, f is evaluated in double precision if it accepts that. Cost: at
-most 16 evaluations of f for each leaf and draw.
+most 16 evaluations of f for each leaf, draw and pair of groups; most often there is one.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -21,10 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..vjp import VJPBackend
-from .differences import Leaves, derivative, is_inexact, pairing, random_direction
+from .differences import Leaves, is_inexact, pairing, random_direction
+from .groups import COARSE_RTOL, FINE, FINE_RTOL, Differences, flat
 
 ENTRIES = 256  # leaves up to this size are searched entry by entry
 UNRESOLVED = 1e-2  # finite differences worse than this show nothing
+LEAST_RTOL = 1e-9  # no differences resolve more
+ROUNDING = 4  # units in which the terms of a product may be off
 
 
 class VJPMismatch(AssertionError):
@@ -39,7 +45,8 @@ class VJPMismatch(AssertionError):
 class LeafCheck:
     """One leaf, at its worst draw. ``got`` and ``expected`` are at ``entry``, or along a random direction if None.
 
-    error: relative; resolution: the relative error of the finite differences themselves.
+    error: relative; resolution: the relative error of the finite differences themselves; tolerance: relative, of this
+    leaf.
     """
 
     name: str
@@ -110,11 +117,14 @@ def check_vjp(
 
     f: ``f(u, p, t)`` as in `ODEProblem`. vjp: a backend, anything with ``dress``. u, p, t: the point; ``u`` and ``p`` any
     pytrees, leaves of ``p`` that are not floating point are skipped. Complex leaves are compared in JAX's convention.
-    rtol: relative tolerance, 1e-6 in float64 and 1e-3 in float32 by default; atol: absolute. draws: random ``lam``.
-    seed: makes the draws the same in every run.
+    rtol: relative tolerance; by default that of each leaf: 1e-6 where it and all that depends on it in f is float64,
+    else 1e-3. atol: absolute. draws: random ``lam``. seed: makes the draws the same in every run.
 
     Returns a `VJPReport`, which prints as a table. Raises `VJPMismatch`, which names the first leaf that differs with
     both numbers, unless ``throw=False``; and TypeError if ``vjp`` is no backend.
+
+    Entries and components of any size are compared, each beside its like. What stays out of reach is a term that rounding
+    swallows in the very component of f where it stands: ``1e8 * p[0] + 1e-9 * p[1]``.
     """
     if not hasattr(vjp, "dress") or isinstance(vjp, type):
         raise TypeError(f"check_vjp: vjp must be a VJP backend such as JaxVJP(), with a method dress; got {vjp!r}.")
@@ -125,19 +135,25 @@ def check_vjp(
     names = [name for part in parts for name in part.names]
     values = [x for part in parts for x in part.values]
     dressed = vjp.dress(f)
-    out, pull = jax.vjp(_flat(dressed, parts), *values)
-    tolerance = rtol if rtol is not None else 1e-6 if _eps([*values, *out]) < 1e-10 else 1e-3
-    evaluate = _double(f, parts, values)
+    out, pull = jax.vjp(flat(dressed, parts), *values)
     rng = np.random.default_rng(seed)
+    found = Differences(f, parts, values, rng)
     worst: dict[int, LeafCheck] = {}
+    ranks: dict[int, tuple[bool, float]] = {}
     for _ in range(draws):
-        lam = [random_direction(rng, np.ones_like(x)) for x in out]
-        bars = pull(tuple(jnp.asarray(a.astype(x.dtype)) for a, x in zip(lam, out, strict=True)))
-        for i, bar in enumerate(bars):
-            leaf = _check_leaf(evaluate, values, names[i], i, lam, np.asarray(bar), rng, tolerance, atol)
-            if i not in worst or (leaf.ok, -_rank(leaf.error)) < (worst[i].ok, -_rank(worst[i].error)):
-                worst[i] = leaf
-    report = VJPReport(repr(vjp), tuple(worst[i] for i in range(len(values))), draws)
+        draw = [random_direction(rng, np.ones_like(x)) for x in out]
+        for group in found.components():
+            lam = [np.where(on, a, 0) for on, a in zip(group, draw, strict=True)]
+            bars = pull(tuple(jnp.asarray(a.astype(x.dtype)) for a, x in zip(lam, out, strict=True)))
+            for i, bar in enumerate(map(np.asarray, bars)):
+                own = FINE_RTOL if found.product_unit(i, lam) < FINE else COARSE_RTOL
+                tolerance = own if rtol is None else rtol
+                for on in found.entries(bar, tolerance):
+                    leaf, excess = _check_leaf(found, names[i], i, lam, bar, on, rng, tolerance, atol)
+                    rank = (not leaf.ok, excess)
+                    if i not in worst or rank > ranks[i]:
+                        worst[i], ranks[i] = leaf, rank
+    report = VJPReport(repr(vjp), tuple(worst[i] for i in sorted(worst)), draws)
     bad = report.first_mismatch
     if throw and bad is not None:
         raise VJPMismatch(_complaint(vjp, bad, report), report)
@@ -166,97 +182,41 @@ def _real(u: Any) -> np.dtype:
     return np.finfo(np.result_type(*(jnp.result_type(x) for x in jax.tree.leaves(u)))).dtype
 
 
-def _eps(arrays: list[Any]) -> float:
-    return max(float(jnp.finfo(x.dtype).eps) for x in arrays)
-
-
-def _flat(f: Callable, parts: list[Leaves]) -> Callable:
-    """``f`` from the inexact leaves of u, p and t, in a row, to the leaves of its result."""
-    ends = np.cumsum([len(part.where) for part in parts])
-
-    def flat(*leaves):
-        u, p, t = (
-            part.rebuild(leaves[end - len(part.where) : end]) for part, end in zip(parts, ends, strict=True)
-        )
-        return tuple(jnp.asarray(x) for x in jax.tree.leaves(f(u, p, t)))
-
-    return flat
-
-
-def _double(f: Callable, parts: list[Leaves], values: list[Any]) -> Callable[[list[Any]], list[np.ndarray]]:
-    """Evaluate ``f`` at numpy leaves, in double precision if it accepts that, else in its own."""
-    wide = [np.complex128 if np.iscomplexobj(x) else np.float64 for x in values]
-    own = [x.dtype for x in values]
-
-    def evaluator(dtypes, x64: bool):
-        compiled = jax.jit(_flat(f, parts))
-
-        def evaluate(leaves):
-            with jax.enable_x64(True) if x64 else nullcontext():
-                arrays = [jnp.asarray(np.asarray(x).astype(d)) for x, d in zip(leaves, dtypes, strict=True)]
-                return [np.asarray(x) for x in compiled(*arrays)]
-
-        return evaluate
-
-    if all(a == b for a, b in zip(own, wide, strict=True)):
-        return evaluator(own, False)
-    try:
-        evaluate = evaluator(wide, True)
-        if _eps(evaluate(values)) < 1e-10:
-            return evaluate
-    except Exception:  # f insists on its own precision
-        pass
-    return evaluator(own, False)
-
-
-def _check_leaf(evaluate, values, name, i, lam, bar, rng, rtol, atol) -> LeafCheck:
-    direction = random_direction(rng, values[i])
-    got, expected, error = _along(evaluate, values, i, lam, bar, direction)
-    scale = max(abs(got), abs(expected), float(np.linalg.norm(np.ravel(bar * direction))))
-    outs = evaluate(values)
-    size = sum(float(np.sum(np.abs(a * x))) for a, x in zip(lam, outs, strict=True))
-    resolution = error / max(scale, rtol * size, np.finfo(float).tiny)
+def _check_leaf(found: Differences, name, i, lam, bar, on, rng, rtol, atol) -> tuple[LeafCheck, float]:
+    """The entries ``on`` of leaf ``i``, and their difference in units of the one that is allowed."""
+    direction = np.where(on, random_direction(rng, found.values[i]), 0)
+    got, estimate = pairing(bar[on], direction[on]), found.along(i, lam, direction)
+    expected, error = estimate.value, estimate.error
+    scale = max(abs(got), abs(expected), float(np.linalg.norm(bar[on] * direction[on])))
+    size, tiny = found.size(lam), float(np.finfo(float).tiny)
+    resolution = error / max(scale, max(rtol, LEAST_RTOL) * size, tiny)
+    # a product is as good as the rounding of its terms, however small it is itself
+    noise = 2 * error + ROUNDING * found.product_unit(i, lam) * size
     difference = abs(got - expected)
-    ok = bool(difference <= atol + rtol * scale + 2 * error and resolution <= UNRESOLVED)
-    relative = difference / scale if scale > 0 else difference
+    allowed = atol + rtol * scale + noise
+    ok = bool(difference <= allowed and resolution <= UNRESOLVED)
+    excess = _rank(difference / max(allowed, tiny))
+    relative = difference / max(scale, noise / max(rtol, LEAST_RTOL), tiny)
+    entry = None
     if not ok and bar.size <= ENTRIES:
-        found = _worst_entry(evaluate, values, i, lam, bar)
-        if found is not None:
-            got, expected, entry = found
-            relative = abs(got - expected) / max(abs(got), abs(expected), np.finfo(float).tiny)
-            return LeafCheck(name, got, expected, float(relative), rtol, float(resolution), ok, entry)
-    return LeafCheck(name, got, expected, float(relative), rtol, float(resolution), ok)
+        got, expected, entry = _worst_entry(found, i, lam, bar, on)
+        relative = abs(got - expected) / max(abs(got), abs(expected), tiny)
+    return LeafCheck(name, got, expected, float(relative), rtol, float(resolution), ok, entry), excess
 
 
-def _along(evaluate, values, i, lam, bar, direction) -> tuple[float, float, float]:
-    """``<bar, v>``, its finite difference, and the error of the latter."""
-
-    def phi(h: float) -> float:
-        moved = [np.asarray(x) for x in values]
-        if moved[i].dtype.itemsize < direction.dtype.itemsize:
-            moved[i] = moved[i].astype(direction.dtype)
-        moved[i] = moved[i] + h * direction
-        outs = evaluate(moved)
-        return sum(pairing(a, x) for a, x in zip(lam, outs, strict=True))
-
-    outs = evaluate(values)
-    size = sum(float(np.sum(np.abs(a * x))) for a, x in zip(lam, outs, strict=True))
-    estimate = derivative(phi, _eps(outs), size)
-    return pairing(bar, direction), estimate.value, estimate.error
-
-
-def _worst_entry(evaluate, values, i, lam, bar):
-    """The entry of leaf ``i`` that is furthest off: its cotangent, what it should be, and where it is."""
-    worst, found = -1.0, None
-    for entry in np.ndindex(bar.shape):
-        size = max(float(np.abs(np.asarray(values[i])[entry])), 1.0)
-        unit = np.zeros(bar.shape)
-        unit[entry] = size
+def _worst_entry(found: Differences, i: int, lam, bar, on) -> tuple[complex | float, complex | float, Any]:
+    """The entry of leaf ``i``, among those ``on``, that is furthest off: its cotangent, what it should be, where it is."""
+    worst = -1.0
+    furthest: tuple[complex | float, complex | float, Any] = (0.0, 0.0, None)
+    for entry in (place for place in np.ndindex(bar.shape) if on[place]):
+        step = max(float(np.abs(found.values[i][entry])), 1.0)
+        one = np.zeros(bar.shape)
+        one[entry] = step
         got: complex | float = bar[entry].item()
-        expected: complex | float = _along(evaluate, values, i, lam, bar, unit)[1] / size
+        expected: complex | float = found.along(i, lam, one).value / step
         if np.iscomplexobj(bar):
-            expected -= 1j * _along(evaluate, values, i, lam, bar, 1j * unit)[1] / size
+            expected -= 1j * found.along(i, lam, 1j * one).value / step
         off = _rank(abs(got - expected))
         if off > worst:
-            worst, found = off, (got, expected, entry)
-    return found
+            worst, furthest = off, (got, expected, entry)
+    return furthest

@@ -106,6 +106,9 @@ def explain_gradient(prob: ODEProblem, *, callback: Any = None, running_cost: An
 
     Returns a `GradientExplanation`, false if there is none, which prints as text. It also lists what the functions close
     over, and notes what is no error but worth knowing. Cost: one trace of each function; nothing is compiled.
+
+    Not reported: a leaf whose path is multiplied by zero, ``0.0 * p["a"]``, and one that an event overwrites at t0 before
+    anything has read it (``affects_params``). Values and the order of events are not looked at.
     """
     if not isinstance(prob, ODEProblem):
         raise TypeError(f"explain_gradient: expected an ODEProblem; got {type(prob).__name__}.")

@@ -128,3 +128,65 @@ def test_a_report_is_the_same_every_time_and_tolerance_is_the_caller_s():
 def test_what_is_no_backend_is_refused(vjp):
     with pytest.raises(TypeError, match="backend"):
         hx.check_vjp(f, vjp, U, P, T)
+
+
+def far_apart(u, p, t):
+    return jnp.stack([1e8 * u[0] * p[0], 1e-8 * u[1] * p[1]])
+
+
+@pytest.mark.parametrize("part", ["u", "p"])
+def test_a_wrong_entry_far_smaller_than_the_others_is_found(part):
+    u, p = jnp.array([1.1, 0.8]), jnp.array([0.9, 1.2])
+    product = lambda of: lambda factor: lambda lam, u, p, t: lam * of(u, p) * jnp.array([1e8, factor * 1e-8])
+    make = {"u": product(lambda u, p: p), "p": product(lambda u, p: u)}[part]
+    backend = lambda factor: hx.HandWrittenVJP(**{f"vjp_{part}": make(factor)})
+    assert hx.check_vjp(far_apart, backend(1.0), u, p)
+    assert hx.check_vjp(far_apart, hx.JaxVJP(), u, p)
+    bad = hx.check_vjp(far_apart, backend(2.0), u, p, throw=False).first_mismatch
+    assert bad.place == f"{part}[1]" and bad.got / bad.expected == pytest.approx(2.0, rel=1e-6)
+
+
+def test_small_entries_of_one_component_are_compared_beside_their_like():
+    f = lambda u, p, t: p[0] * u + 1e-9 * p[1] * jnp.sin(u)
+    backend = lambda wrong: hx.HandWrittenVJP(
+        vjp_p=lambda lam, u, p, t: jnp.stack([jnp.sum(lam * u), wrong * 1e-9 * jnp.sum(lam * jnp.sin(u))])
+    )
+    u, p = jnp.array([1.1, 0.8]), jnp.array([0.9, 1.2])
+    assert hx.check_vjp(f, backend(1.0), u, p)
+    assert hx.check_vjp(f, backend(1.01), u, p, throw=False).first_mismatch.place == "p[1]"
+
+
+def test_right_products_of_entries_that_cancel_pass():
+    """Entries that are rounding and nothing else, and components at their zero."""
+    w = jax.random.normal(jax.random.key(0), (6, 6))
+
+    def f(u, p, t):
+        return (p["w"] + 1e-6 * w) @ jnp.tanh(u) - p["w"] @ jnp.tanh(u) + 1e4 * (u - p["rest"]) ** 2 * (u - 1.0)
+
+    for seed in range(10):
+        u = jnp.array([1.0, 0.5, -2.0, 1e-7, 0.0, 3.0])
+        assert hx.check_vjp(f, hx.JaxVJP(), u, {"w": w, "rest": u}, seed=seed)
+        with jax.enable_x64(False):
+            single = jax.tree.map(lambda x: x.astype(np.float32), (u, {"w": w, "rest": u}))
+            g = lambda u, p, t: p["w"] @ jnp.tanh(u) * (u - p["rest"])
+            assert hx.check_vjp(g, hx.JaxVJP(), *single, seed=seed)
+
+
+def test_a_float32_leaf_leaves_the_tolerance_of_the_others_alone():
+    u, p = jnp.array([1.1, 0.8]), {"a": jnp.array([0.9, 1.2]), "b": jnp.array(0.4, np.float32)}
+    f = lambda u, p, t: -p["a"] * u + p["b"].astype(float) * jnp.sin(u)
+
+    def off(factor):
+        product = lambda lam, u, p, t: {"a": -factor * lam * u, "b": jnp.sum(lam * jnp.sin(u)).astype(np.float32)}
+        return hx.HandWrittenVJP(vjp_p=product)
+
+    for g in (f, jax.jit(f)):
+        report = hx.check_vjp(g, off(1.0), u, p)
+        assert {x.name: x.tolerance for x in report.leaves} == {"u": 1e-6, "p['a']": 1e-6, "p['b']": 1e-3, "t": 1e-6}
+        assert hx.check_vjp(g, off(1.0001), u, p, throw=False).first_mismatch.name == "p['a']"
+
+
+def test_a_float64_leaf_whose_product_passes_float32_has_the_tolerance_of_float32():
+    f = lambda u, p, t: {"x": (p.astype(np.float32) * u["x"].astype(np.float32)).astype(float), "y": -u["y"]}
+    report = hx.check_vjp(f, hx.JaxVJP(), {"x": jnp.array([1.1, 0.8]), "y": jnp.array(2.0)}, jnp.array(0.7))
+    assert {x.name: x.tolerance for x in report.leaves} == {"u['x']": 1e-3, "u['y']": 1e-6, "p": 1e-3, "t": 1e-6}

@@ -230,3 +230,13 @@ def test_integers_are_noted():
 def test_what_is_no_problem_is_refused():
     with pytest.raises(TypeError, match="ODEProblem"):
         hx.explain_gradient(decay)
+
+
+def test_values_and_the_order_of_events_are_not_looked_at():
+    """The documented limits: a leaf multiplied by zero, and one that is overwritten at t0, count as live."""
+    start = hx.PresetTimeCallback([0.0], lambda u, p, t: (u, {**p, "b": p["c"]}), affects_params=True)
+    p = {name: jnp.array(0.5) for name in "abc"}
+    prob = hx.ODEProblem(lambda u, p, t: -p["b"] * u + 0.0 * p["a"], jnp.ones(1), (0.0, 1.0), p, callback=start)
+    assert not hx.explain_gradient(prob)
+    gradient = jax.grad(lambda p: jnp.sum(hx.solve(prob, p=p).us))(p)
+    assert gradient["a"] == 0 and gradient["b"] == 0 and gradient["c"] != 0

@@ -136,3 +136,41 @@ def test_only_the_lane_that_fails_is_nan_under_vmap():
 def test_a_successful_solve_says_so():
     sol = hx.solve(hx.ODEProblem(lambda u, p, t: -u, jnp.ones(1), (0.0, 1.0)))
     assert hx.RetCode(int(sol.retcode)).name == "Success"
+
+
+def nan_in_the_u_part(lam, u, p, t):
+    return np.full_like(lam, np.nan), np.ones(())
+
+
+def nan_along_u(lam, u, p, t):
+    return jnp.full_like(lam, jnp.nan), jnp.ones(())
+
+
+RESET = hx.PresetTimeCallback([0.5], lambda u, p, t: jnp.ones_like(u), save_positions=(False, False))
+
+
+@pytest.mark.parametrize("method", ["discrete", "gauss"])
+@pytest.mark.parametrize("callback", [None, RESET])
+@pytest.mark.parametrize("vjp", ["host", "hand"])
+def test_a_product_along_u_that_is_nan_is_told_where_that_along_p_hides_it(method, callback, vjp):
+    """Forgetful: the p part ignores lam, and an affect that resets the state hands nothing of lam on."""
+    host = hx.HostVJP(lambda u, p, t: -p * u, nan_in_the_u_part, in_place=False)
+    f, own = (host, None) if vjp == "host" else (lambda u, p, t: -p * u, hx.HandWrittenVJP(vjp=nan_along_u))
+
+    def loss(p, weight, throw):
+        prob = hx.ODEProblem(f, jnp.ones(2), (0.0, 1.0), p, vjp=own, callback=callback)
+        sol = hx.solve(prob, sensealg=METHODS[method], saveat=[1.0], throw=throw)
+        return weight * jnp.sum(sol.us)
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=2)
+    assert np.isnan(gradient(jnp.array(1.0), 1.0, False))
+    with pytest.raises(Exception, match="reverse (pass|solve).*not finite"):
+        jax.block_until_ready(jax.grad(loss)(jnp.array(1.0), 1.0, True))
+
+
+def test_nan_that_comes_from_the_loss_is_nan_and_no_failure():
+    def loss(p):
+        sol = hx.solve(hx.ODEProblem(lambda u, p, t: -p * u, jnp.ones(2), (0.0, 1.0), p))
+        return jnp.nan * jnp.sum(sol.us)
+
+    assert np.isnan(jax.grad(loss)(jnp.array(1.0)))
