@@ -25,6 +25,7 @@ from .diagnostics import Seen, first_look, info_of_transpose, see_lam
 from .jumps import jump_back
 from .replay import Block, block_of, recorded, replay
 from .reverse import Mu, Reverse
+from .saves_in_rows import take_saves
 from .sensealg import Costate
 from .step_transpose import RowBars, transpose_row
 from .times import finish_times
@@ -207,7 +208,8 @@ class Transpose:
         t, h = jnp.where(used, t, r.args.schedule.t0), jnp.where(used, h, 0.0)
         u = jnp.where(used[..., None], u, r.args.u0)
         k = None if k is None else jnp.where(used[..., None, None], k, 0.0)
-        sweep, ubar, kbar = self._take_saves(sweep, low, t, h)
+        save, ubar, kbar = take_saves(r, sweep.save, low, t, h)
+        sweep = sweep._replace(save=save)
         rows = RowBars(h, theta, ubar, kbar)
         if size == 1 and not r.small and r.system.vectorises:
             return self._events(self._row(sweep, jax.tree.map(lambda x: x[0], rows), t[0], u[0]))
@@ -314,47 +316,6 @@ class Transpose:
 
     def _slopes(self, t: Array, u: Array, p) -> Array:
         return jax.vmap(lambda t_, u_: self.reverse.rhs(t_, u_, p))(t, u)
-
-    def _take_saves(self, sweep: Sweep, low: Array, t: Array, h: Array) -> tuple[Sweep, Array, Array]:
-        """Cotangents of the saves in these rows: of the states ``(C, B, n)`` and of the slopes ``(C, B, s+1, n)``."""
-        r, tableau = self.reverse, self.tableau
-        saves, bars = r.result.saves, r.cotangents.saves
-        size, lanes, n = self.chunk, r.lanes, bars.shape[-1]
-        ubar = jnp.zeros((size, lanes, n), bars.dtype)
-        kbar = jnp.zeros((size, lanes, tableau.stages + 1, n), bars.dtype)
-        count = bars.shape[0]
-        if count == 0:
-            return sweep, ubar, kbar
-        width = min(count, 16, max(1, ENTRIES // (lanes * n)))
-
-        def remaining(save):
-            return (save > 0) & (take(saves.row, save - 1) >= low)
-
-        def gather(x, index):
-            index = jnp.clip(index, 0, count - 1)
-            return x[index, jnp.arange(lanes, dtype=np.int32)[None, :]]
-
-        def body(carry):
-            save, ubar, kbar = carry
-            index = save[None, :] - 1 - jnp.arange(width, dtype=np.int32)[:, None]
-            row = gather(saves.row, index)
-            on = (index >= 0) & (row >= low)
-            local = jnp.where(on, row - low, 0)
-            bar = jnp.where(on[..., None], gather(bars, index), 0)
-            hs = jnp.take_along_axis(h, local, 0)
-            ts = jnp.take_along_axis(t, local, 0)
-            some = hs != 0
-            theta = jnp.where(some, (gather(saves.t, index) - ts) / jnp.where(some, hs, 1.0), 1.0)
-            weights = hs[..., None] * tableau.dense_weights(jnp.clip(theta, 0.0, 1.0))
-            hot = (local[..., None] == jnp.arange(size, dtype=np.int32)).astype(t.dtype)
-            ubar = ubar + jnp.einsum("wbc,wbn->cbn", hot.astype(bar.dtype), bar)
-            kbar = kbar + jnp.einsum("wbc,wbs,wbn->cbsn", *(x.astype(bar.dtype) for x in (hot, weights)), bar)
-            return save - jnp.sum(on, 0, dtype=save.dtype), ubar, kbar
-
-        save, ubar, kbar = lax.while_loop(
-            lambda c: jnp.any(remaining(c[0])), body, (sweep.save, ubar, kbar)
-        )
-        return sweep._replace(save=save), ubar, kbar
 
 
 def not_finite(sweep: Sweep) -> Array:
