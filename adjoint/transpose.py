@@ -1,10 +1,16 @@
 """The transposed sweep over recorded Runge-Kutta steps.
 
-Saved rows enter the step that holds them, so that they never cost a stop (`step_transpose`). The stages of a chunk of
-steps are recomputed in one batch, and the parameter part of a chunk is one batched VJP. How the steps are transposed
-depends on the state. Small ones: all Jacobians of a chunk in one batch, which makes each step a small affine map; the
-sweep composes them. Others: a state VJP for each stage, one after another; slope 0 of a step is slope s of the one before
-(FSAL), and its cotangent is carried over, so that a step costs ``tableau.stages`` of them.
+Saved rows enter the step that holds them, so that they never cost a stop (`step_transpose`). How the steps are transposed
+depends on the system:
+
+- light ones, in which all is small: row by row, number by number (`component_rows`);
+- small states of few lanes: the stages of a chunk of steps and all their Jacobians in one batch, which makes each step a
+  small affine map; the sweep composes them;
+- others: a state VJP for each stage, one after another. Where several steps make a chunk, their stages are recomputed in
+  one batch, and the parameter part is one batched VJP; where one step fills it, every stage is linearised once for both.
+
+Slope 0 of a step is slope s of the one before (FSAL): but for the second way its cotangent is carried over, so that a step
+costs ``tableau.stages`` VJPs.
 """
 
 from __future__ import annotations
