@@ -17,6 +17,7 @@ from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
 from .capture import Captured, Opaque, capture, fingerprint
 from .params import is_inexact, split_params
+from .returns import check_bool, check_condition, check_cost, check_like, check_params
 from .vjp import HandWrittenVJP, VJPBackend
 from .vjp.host_primitive import calls_host_one_by_one
 
@@ -84,7 +85,7 @@ def assemble(
 
     rhs = keep(f, lambda u, q, t: packing.pack(backend.dress(checked_f)(u, q, t)))
     if running_cost is not None:
-        cost = keep(running_cost, lambda u, q, t: _check_cost(running_cost(u, q, t)).astype(state_dtype))
+        cost = keep(running_cost, lambda u, q, t: check_cost(running_cost(u, q, t)).astype(state_dtype))
         plain = rhs
         rhs = lambda u, theta, t: jnp.append(plain(u, theta, t), cost(u, theta, t))  # noqa: E731
 
@@ -110,7 +111,7 @@ def assemble(
                     "affect with affects_params=True must return the pair (u, p); "
                     f"got {type(out).__name__}."
                 )
-            new = _check_params(out[1], q)
+            new = check_params(out[1], q)
             return packing.pack(check_like("affect", out[0], u)), p_packing.pack_leaves(new)
 
         extras = () if extra is None else (extra,)
@@ -174,7 +175,7 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
         condition = callback.condition
         four = takes_four(condition)
         told = lambda u, q, t, s: condition(u, q, t, s) if four else condition(u, q, t)  # noqa: E731
-        test = keep(condition, lambda *args: _check_bool(told(*args)), t_shape)
+        test = keep(condition, lambda *args: check_bool(told(*args)), t_shape)
         extra = t_shape if takes_four(callback.affect) else None
         affect = keep_affect(callback, callback.affect, extra, callback.affect_vjp)
         return EventSpec(
@@ -191,7 +192,7 @@ def _event_spec(callback: Any, keep: Callable, keep_affect: Callable, t_shape: A
         vector: list[bool] = []
 
         def value(u, q, t, s):
-            out = _check_condition(condition(u, q, t))
+            out = check_condition(condition(u, q, t))
             sizes.append(out.size)
             vector.append(out.ndim == 1)
             return jnp.reshape(out, (-1,)).astype(t.dtype)
@@ -239,85 +240,3 @@ def takes_four(function: Callable) -> bool:
         return True
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(k in positional for k in kinds) >= 4
-
-
-def _path(path: Any) -> str:
-    return jax.tree_util.keystr(path) or "the state"
-
-
-def check_like(name: str, out: Any, u: Any) -> Any:
-    """``out`` in the structure, shapes and dtypes of ``u``; values that JAX would promote silently are refused."""
-    if jax.tree.structure(out) != jax.tree.structure(u):
-        raise TypeError(
-            f"{name} must return the structure of u0.\n  given:    {jax.tree.structure(out)}\n"
-            f"  expected: {jax.tree.structure(u)}"
-        )
-    pairs = zip(jax.tree_util.tree_leaves_with_path(u), jax.tree.leaves(out), strict=True)
-    leaves = [_check_leaf(name, path, x, y) for (path, x), y in pairs]
-    return jax.tree.unflatten(jax.tree.structure(u), leaves)
-
-
-def _check_leaf(name: str, path: Any, x: Any, y: Any) -> Any:
-    try:
-        shape, dtype = jnp.shape(y), jnp.result_type(y)
-    except TypeError:
-        raise TypeError(f"{name} must return arrays; at {_path(path)} it returned {type(y).__name__}.") from None
-    if shape != x.shape:
-        raise ValueError(
-            f"{name} returned shape {shape} at {_path(path)}; expected {x.shape}, the shape of u0 there."
-        )
-    weak = isinstance(y, (int, float, complex)) or getattr(jax.typeof(y), "weak_type", False)
-    widens = jnp.iscomplexobj(y) and not jnp.iscomplexobj(x)
-    if dtype != x.dtype and (not weak or widens):
-        raise TypeError(
-            f"{name} returned dtype {dtype} at {_path(path)}; expected {x.dtype}, the dtype of u0 there. "
-            "Cast the result, or give u0 in the precision that you want."
-        )
-    return jnp.asarray(y, x.dtype)
-
-
-def _check_params(new: Any, old: Any) -> list[Any]:
-    """The inexact leaves of parameters after an event; everything else must be what it was."""
-    if jax.tree.structure(new) != jax.tree.structure(old):
-        raise TypeError(
-            f"affect must return p in the structure it got.\n  given:    {jax.tree.structure(new)}\n"
-            f"  expected: {jax.tree.structure(old)}"
-        )
-    leaves = []
-    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True):
-        dynamic = isinstance(x, jax.Array)
-        if dynamic and is_inexact(x):
-            leaves.append(_check_leaf("affect (parameters)", path, x, y))
-        elif y is not x and not (not dynamic and y == x):
-            raise TypeError(
-                f"affect changed the parameter at {_path(path)}, which is not floating point. Only floating-point "
-                "parameters can be written; keep a mode or counter as a component of u."
-            )
-    return leaves
-
-
-def _check_cost(value: Any) -> Any:
-    if jnp.shape(value) != () or jnp.iscomplexobj(value):
-        raise TypeError(f"running_cost must return one real number; got shape {jnp.shape(value)}.")
-    return jnp.asarray(value)
-
-
-def _check_bool(value: Any) -> Any:
-    if jnp.shape(value) != () or jnp.result_type(value) != jnp.bool_:
-        raise TypeError(
-            "The condition of a DiscreteCallback must return one boolean; got "
-            f"{jnp.result_type(value)} of shape {jnp.shape(value)}. For zero crossings use ContinuousCallback."
-        )
-    return jnp.reshape(value, (1,))
-
-
-def _check_condition(value: Any) -> Any:
-    value = jnp.asarray(value)
-    if value.dtype == jnp.bool_ or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(
-            "The condition of a ContinuousCallback must return a real number whose zero is the event; got "
-            f"{value.dtype}. For a boolean tested after every step use DiscreteCallback (no gradient of its time)."
-        )
-    if value.ndim > 1 or value.size == 0:
-        raise ValueError(f"A condition must return a number or a vector; got shape {value.shape}.")
-    return value

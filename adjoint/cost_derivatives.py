@@ -11,8 +11,8 @@ from jax import Array
 
 from ..solvers.packing import Packing
 from ..solvers.solution import Solution
-from .assemble import check_like
 from .params import MOVES, is_inexact, split_params
+from .returns import check_like
 
 
 def cotangents_of_rows(solution: Solution, packing: Packing, p: Any, dgdu: Any, dgdt: Any) -> tuple[Array, Array]:

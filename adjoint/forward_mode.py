@@ -3,8 +3,9 @@
 `tangent_rule` gives a lane function a derivative that works both ways. Forwards, tangents run along with the loop. The
 map from tangents to tangents is a lane function of its own, linear and without a record; transposed, it becomes a third
 one, which runs the loop along every basis direction and contracts the results with the cotangents. So `jax.jvp`,
-`jax.jacfwd` and `jax.grad` all work, and so do their compositions. Cost of a gradient: one solve with a tangent for each
-of the m input numbers, `DIRECTIONS` of them at a time.
+`jax.jacfwd` and `jax.grad` all work, and forward mode over each of them; reverse mode over a derivative does not.
+
+Cost of a gradient: one solve with a tangent for each of the m input numbers, `DIRECTIONS` of them at a time.
 """
 
 from __future__ import annotations
