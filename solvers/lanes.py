@@ -21,6 +21,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
+from . import one_kernel
+
 
 @contextlib.contextmanager
 def own_promotion():
@@ -167,6 +169,15 @@ def _lower(*args, function, levels):
 
 
 mlir.register_lowering(lanes_p, mlir.lower_fun(_lower, multiple_results=True))
+
+
+def _lower_on_cpu(*args, function, levels):
+    if not one_kernel.ENABLED or math.prod(level.size for level in levels) > 1:
+        return _lower(*args, function=function, levels=levels)
+    return one_kernel.evaluate(function.jaxpr(levels, _avals(args)), args)
+
+
+mlir.register_lowering(lanes_p, mlir.lower_fun(_lower_on_cpu, multiple_results=True), platform="cpu")
 
 
 def _batch(args, dims, *, function, levels):

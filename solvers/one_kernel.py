@@ -1,0 +1,182 @@
+"""Small loops as one native function each, on the CPU.
+
+XLA runs every operation of a loop's body as a kernel of its own, and plans those of a body as a graph: for a state of a few
+numbers that costs several times what the arithmetic does. A call that carries the attribute ``xla_cpu_small_call`` is
+compiled as one function instead, loops included. `evaluate` cuts a program into runs of operations for which XLA can do that,
+as long as they come, and makes such a call of each; what is in between is left as it is, and bodies of loops in between are
+cut in the same way. Numbers are the same to rounding.
+
+XLA fails, or ends the process, on operations that need its runtime or a library, and on calls with an argument that nothing
+reads. So the operations are those of a list, products only those of a matrix and a vector, reductions small, and every
+argument is read: a sum of first entries is one more result. A barrier keeps constants among the arguments out of the call.
+
+It is off unless the environment has ``HYBRIDAX_ONE_KERNEL=1`` when the package is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend import core as jexc
+
+from .components import ELEMENTWISE
+
+ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL") == "1"
+MOST = 4096  # numbers in an array that an operation of a run makes
+REDUCED = 32  # numbers that a reduction may read: XLA hands larger ones to a library
+FEWEST = 8  # operations of a run without a loop
+ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
+LOOPS = ("while", "scan")
+#: primitives that stand for a jaxpr among their parameters
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
+SUPPORTED = ELEMENTWISE | frozenset(
+    "argmax argmin broadcast_in_dim concatenate dynamic_slice dynamic_update_slice expand_dims iota optimization_barrier pad "
+    "reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reshape rev slice split squeeze stack stop_gradient "
+    "transpose unstack".split()
+)
+
+
+def evaluate(closed: Any, arguments: Sequence[Any]) -> list[Any]:
+    """The results of a closed jaxpr, its runs of small operations as one kernel each."""
+    jaxpr = closed.jaxpr
+    values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
+    eqns, last = jaxpr.eqns, _last_uses(jaxpr)
+    start = 0
+    while start < len(eqns):
+        end = start
+        while end < len(eqns) and supported(eqns[end]):
+            end += 1
+        if end == start:
+            eqn = eqns[start]
+            values.update(zip(eqn.outvars, _between(eqn, [_read(values, v) for v in eqn.invars]), strict=True))
+            end += 1
+        else:
+            run = eqns[start:end]
+            _run(run, [v for e in run for v in e.outvars if last.get(v, -1) >= end], values)
+        start = end
+    return [_read(values, v) for v in jaxpr.outvars]
+
+
+def supported(eqn: Any) -> bool:
+    """Whether XLA can compile the operation into a larger function, and it is small."""
+    if eqn.effects:
+        return False
+    inner = _inner(eqn)
+    if inner:
+        return all(supported(e) for closed in inner for e in closed.jaxpr.eqns)
+    name = eqn.primitive.name
+    if name == "dot_general":
+        contracting, batch = eqn.params["dimension_numbers"]
+        ranks = sorted(v.aval.ndim for v in eqn.invars)
+        return ranks in ([1, 1], [1, 2]) and not batch[0] and len(contracting[0]) == 1 and _size(eqn.outvars[0]) <= MOST
+    if name.startswith(("reduce_", "arg")) and name != "reduce_precision" and _size(eqn.invars[0]) > REDUCED:
+        return False
+    if name == "dynamic_update_slice":
+        return _size(eqn.invars[1]) <= MOST
+    return name in SUPPORTED and all(_size(v) <= MOST for v in eqn.outvars)
+
+
+def _inner(eqn: Any) -> list[Any]:
+    name, params = eqn.primitive.name, eqn.params
+    if name in CALLS:
+        return [params[CALLS[name]]]
+    if name == "while":
+        return [params["cond_jaxpr"], params["body_jaxpr"]]
+    if name == "scan":
+        return [params["jaxpr"]]
+    return list(params["branches"]) if name == "cond" else []
+
+
+def _size(v: Any) -> int:
+    return int(np.prod(v.aval.shape, dtype=int))
+
+
+def _read(values: dict[Any, Any], v: Any) -> Any:
+    return v.val if isinstance(v, jexc.Literal) else values[v]
+
+
+def _last_uses(jaxpr: Any) -> dict[Any, int]:
+    """The last equation that reads each variable."""
+    reads = [*((i, e.invars) for i, e in enumerate(jaxpr.eqns)), (len(jaxpr.eqns), jaxpr.outvars)]
+    return {v: i for i, variables in reads for v in variables if not isinstance(v, jexc.Literal)}
+
+
+def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
+    """Compute a run of equations, and enter the results ``outs``."""
+    made = {v for e in run for v in e.outvars}
+    read = dict.fromkeys(v for e in run for v in e.invars if not isinstance(v, jexc.Literal) and v not in made)
+    ins = [v for v in read if _size(v)]
+    empty = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in (*read, *made) if not _size(v)}
+
+    def function(*arguments):
+        inner = {**empty, **dict(zip(ins, arguments, strict=True))}
+        for eqn in run:
+            inner.update(zip(eqn.outvars, _bind(eqn, [_read(inner, v) for v in eqn.invars]), strict=True))
+        return [inner[v] for v in outs if _size(v)]
+
+    arguments = [jnp.asarray(values[v]) for v in ins]
+    # a run without arguments is made of constants, one without results only of empty ones
+    worth = len(run) >= FEWEST or any(e.primitive.name in LOOPS for e in run)
+    results = _as_kernel(function, arguments) if worth and arguments and any(map(_size, outs)) else function(*arguments)
+    values.update(empty)
+    values.update(zip([v for v in outs if _size(v)], results, strict=True))
+
+
+def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
+    def with_witness(*arguments):
+        first = (jnp.real(x.reshape(-1)[0]).astype(np.float32) for x in arguments)
+        return [sum(first, np.float32(0)), *function(*arguments)]
+
+    witness, *results = jax.jit(with_witness)(*lax.optimization_barrier(tuple(arguments)))
+    # the attributes are those of the call, whichever result carries them to it
+    witness = set_xla_metadata(witness, **ATTRIBUTES)
+    # a result that nothing reads would be dropped, and with it the attributes
+    return list(lax.optimization_barrier((witness, *results)))[1:]
+
+
+def _bind(eqn: Any, inputs: list[Any]) -> list[Any]:
+    with eqn.ctx.manager:
+        out = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def _between(eqn: Any, inputs: list[Any]) -> list[Any]:
+    """An equation that is in no run; its loops and branches are cut in turn."""
+    name, params = eqn.primitive.name, eqn.params
+    if eqn.effects:
+        return _bind(eqn, inputs)
+    if name in ("jit", "pjit", "closed_call"):
+        return evaluate(params[CALLS[name]], inputs)
+    if name == "while":
+        count = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        for_cond, for_body, carry = inputs[: count[0]], inputs[count[0] : count[1]], inputs[count[1] :]
+        cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+        go_on = jexc.jaxpr_as_fun(cond)
+        return list(
+            lax.while_loop(
+                lambda c: go_on(*for_cond, *c)[0], lambda c: tuple(evaluate(body, [*for_body, *c])), tuple(carry)
+            )
+        )
+    if name == "scan":
+        body, consts, count = params["jaxpr"], inputs[: params["num_consts"]], params["num_carry"]
+        carry, xs = inputs[len(consts) : len(consts) + count], inputs[len(consts) + count :]
+
+        def step(c, x):
+            outs = evaluate(body, [*consts, *c, *x])
+            return tuple(outs[:count]), tuple(outs[count:])
+
+        how = {key: params[key] for key in ("length", "reverse", "unroll")}
+        carry, ys = lax.scan(step, tuple(carry), tuple(xs), **how)
+        return [*carry, *ys]
+    if name == "cond":
+        index, *operands = inputs
+        branches = [lambda *x, closed=closed: tuple(evaluate(closed, x)) for closed in params["branches"]]
+        return list(lax.switch(index, branches, *operands))
+    return _bind(eqn, inputs)
