@@ -64,7 +64,7 @@ def light_program(rhs: Callable, u: Any, theta: Sequence[Any], t: Any) -> Any | 
 
 def _light(closed: Any) -> bool:
     small = all(np.prod(np.shape(x), dtype=int) <= SMALL for x in closed.consts)
-    small = small and all(_size(v) <= SMALL for v in closed.jaxpr.invars)
+    small = small and all(size_of(v) <= SMALL for v in closed.jaxpr.invars)
     return small and all(map(_light_equation, closed.jaxpr.eqns))
 
 
@@ -73,10 +73,10 @@ def _light_equation(eqn: Any) -> bool:
     if name in CALLS:
         return _light(eqn.params[CALLS[name]])
     known = name in ELEMENTWISE or name in PLACES or name in FOLDS or name in WHOLE or name == "dot_general"
-    return known and all(_size(v) <= SMALL for v in (*eqn.invars, *eqn.outvars))
+    return known and all(size_of(v) <= SMALL for v in (*eqn.invars, *eqn.outvars))
 
 
-def _size(v: Any) -> int:
+def size_of(v: Any) -> int:
     return int(np.prod(v.aval.shape, dtype=int))
 
 
@@ -117,11 +117,11 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
             return [_plain(_fold(FOLDS[name], numbers[0], **params))]
         if name == "dot_general":
             return [_plain(_dot(*numbers, **params))]
-    return _whole(eqn, [joined(x, v.aval.dtype) for x, v in zip(inputs, eqn.invars, strict=True)])
+    return as_it_stands(eqn, [joined(x, v.aval.dtype) for x, v in zip(inputs, eqn.invars, strict=True)])
 
 
-def _whole(eqn: Any, inputs: list[Any]) -> list[Any]:
-    """An equation as it stands."""
+def as_it_stands(eqn: Any, inputs: list[Any]) -> list[Any]:
+    """The results of one equation, by its own primitive."""
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]

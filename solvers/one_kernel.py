@@ -25,7 +25,7 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jexc
 
-from .components import ELEMENTWISE
+from .components import ELEMENTWISE, as_it_stands, size_of
 
 ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL") == "1"
 MOST = 4096  # numbers in an array that an operation of a run makes
@@ -75,12 +75,12 @@ def supported(eqn: Any) -> bool:
     if name == "dot_general":
         contracting, batch = eqn.params["dimension_numbers"]
         ranks = sorted(v.aval.ndim for v in eqn.invars)
-        return ranks in ([1, 1], [1, 2]) and not batch[0] and len(contracting[0]) == 1 and _size(eqn.outvars[0]) <= MOST
-    if name.startswith(("reduce_", "arg")) and name != "reduce_precision" and _size(eqn.invars[0]) > REDUCED:
+        return ranks in ([1, 1], [1, 2]) and not batch[0] and len(contracting[0]) == 1 and size_of(eqn.outvars[0]) <= MOST
+    if name.startswith(("reduce_", "arg")) and name != "reduce_precision" and size_of(eqn.invars[0]) > REDUCED:
         return False
     if name == "dynamic_update_slice":
-        return _size(eqn.invars[1]) <= MOST
-    return name in SUPPORTED and all(_size(v) <= MOST for v in eqn.outvars)
+        return size_of(eqn.invars[1]) <= MOST
+    return name in SUPPORTED and all(size_of(v) <= MOST for v in eqn.outvars)
 
 
 def _inner(eqn: Any) -> list[Any]:
@@ -92,10 +92,6 @@ def _inner(eqn: Any) -> list[Any]:
     if name == "scan":
         return [params["jaxpr"]]
     return list(params["branches"]) if name == "cond" else []
-
-
-def _size(v: Any) -> int:
-    return int(np.prod(v.aval.shape, dtype=int))
 
 
 def _read(values: dict[Any, Any], v: Any) -> Any:
@@ -112,21 +108,21 @@ def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
     """Compute a run of equations, and enter the results ``outs``."""
     made = {v for e in run for v in e.outvars}
     read = dict.fromkeys(v for e in run for v in e.invars if not isinstance(v, jexc.Literal) and v not in made)
-    ins = [v for v in read if _size(v)]
-    empty = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in (*read, *made) if not _size(v)}
+    ins = [v for v in read if size_of(v)]
+    empty = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in (*read, *made) if not size_of(v)}
 
     def function(*arguments):
         inner = {**empty, **dict(zip(ins, arguments, strict=True))}
         for eqn in run:
-            inner.update(zip(eqn.outvars, _bind(eqn, [_read(inner, v) for v in eqn.invars]), strict=True))
-        return [inner[v] for v in outs if _size(v)]
+            inner.update(zip(eqn.outvars, as_it_stands(eqn, [_read(inner, v) for v in eqn.invars]), strict=True))
+        return [inner[v] for v in outs if size_of(v)]
 
     arguments = [jnp.asarray(values[v]) for v in ins]
     # a run without arguments is made of constants, one without results only of empty ones
     worth = len(run) >= FEWEST or any(e.primitive.name in LOOPS for e in run)
-    results = _as_kernel(function, arguments) if worth and arguments and any(map(_size, outs)) else function(*arguments)
+    results = _as_kernel(function, arguments) if worth and arguments and any(map(size_of, outs)) else function(*arguments)
     values.update(empty)
-    values.update(zip([v for v in outs if _size(v)], results, strict=True))
+    values.update(zip([v for v in outs if size_of(v)], results, strict=True))
 
 
 def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
@@ -141,17 +137,11 @@ def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
     return list(lax.optimization_barrier((witness, *results)))[1:]
 
 
-def _bind(eqn: Any, inputs: list[Any]) -> list[Any]:
-    with eqn.ctx.manager:
-        out = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-    return list(out) if eqn.primitive.multiple_results else [out]
-
-
 def _between(eqn: Any, inputs: list[Any]) -> list[Any]:
     """An equation that is in no run; its loops and branches are cut in turn."""
     name, params = eqn.primitive.name, eqn.params
     if eqn.effects:
-        return _bind(eqn, inputs)
+        return as_it_stands(eqn, inputs)
     if name in ("jit", "pjit", "closed_call"):
         return evaluate(params[CALLS[name]], inputs)
     if name == "while":
@@ -179,4 +169,4 @@ def _between(eqn: Any, inputs: list[Any]) -> list[Any]:
         index, *operands = inputs
         branches = [lambda *x, closed=closed: tuple(evaluate(closed, x)) for closed in params["branches"]]
         return list(lax.switch(index, branches, *operands))
-    return _bind(eqn, inputs)
+    return as_it_stands(eqn, inputs)
