@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..solvers import one_kernel
 from ..solvers.callbacks import Callback, ContinuousCallback, DiscreteCallback
-from ..solvers.components import light_program
+from ..solvers.components import is_light, program_of
 from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
@@ -130,6 +131,7 @@ def assemble(
     specs = tuple(_event_spec(c, keep, keep_affect, t_shape) for c in callbacks)
     theta = params.dynamic + tuple(x for c in captured for x in c.consts)
     theta = tuple(jnp.asarray(x) for x in theta)
+    program = program_of(rhs, jax.ShapeDtypeStruct((packing.size + has_cost,), state_dtype), theta, t_shape)
     system = System(
         solver.tableau,
         solver.adaptive,
@@ -142,7 +144,8 @@ def assemble(
         packing.size + has_cost,
         has_cost,
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
-        light_program(rhs, jax.ShapeDtypeStruct((packing.size + has_cost,), state_dtype), theta, t_shape),
+        program if is_light(program) else None,
+        one_kernel.takes(program),
         not any(c.jaxpr.effects for c in captured),
     )
     flags = tuple(

@@ -13,8 +13,8 @@ from jax import Array
 
 from .costate import CostateWalk
 from .costate_solve import solve_costate
+from .point_integral import parameter_integral
 from .reverse import Reverse
-from .row_integral import RowIntegral
 from .sensealg import ContinuousAdjoint, Costate
 from .tolerances import reverse_tolerances
 
@@ -44,7 +44,7 @@ class BacksolveAdjoint(ContinuousAdjoint):
     def reverse(self, problem: Reverse) -> Costate:
         tolerances, limit = reverse_tolerances(problem, self), self.reconstruction_tolerance
         compare = tolerances if problem.watch or limit is not None else None
-        walk = CostateWalk(problem, RowIntegral(*tolerances), True, self.checkpointing, compare)
+        walk = CostateWalk(problem, parameter_integral(problem, *tolerances), True, self.checkpointing, compare)
         costate = solve_costate(problem, self, walk)
         if limit is not None:
             _warn_if_lost(costate.info.reconstruction, float(limit), self.checkpointing)

@@ -1,61 +1,28 @@
-"""The transpose of Runge-Kutta steps on a light system: small state, small parameters, small right-hand side.
+"""Transposed steps of a light system: small state, small parameters, small right-hand side.
 
-The right-hand side is computed number by number (see `solvers.components`), and numbers of a kind stand together with the
-lanes innermost: states and slopes are ``(n, B)``, those of all stages ``(s+1, n, B)``. Stages are a loop: its body is a few
-kernels that vectorise over lanes, where a row of unrolled ones would be computed again for every number that comes out.
-
-A row is that of `step_transpose`; the cotangent of its first slope is handed to the row before, whose last slope it is
-(FSAL). What enters inside the step does so through its continuous extension ``u + h sum_j theta^j sum_q d_qj k_q``: a
-cotangent at theta has the moments ``theta^j``.
+The right-hand side is computed number by number (see `solvers.components`): each is an array over the lanes, and all
+vectorises over them.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
-from ..solvers.buffers import get_row, set_row, take
 from ..solvers.components import Numbers, by_components, split
-from .diagnostics import Seen, see_lam
 from .reverse import Mu, Reverse
-
-Parts = tuple[Array, ...]  # numbers, (B,) each
-
-
-class Inside(NamedTuple):
-    """Cotangents that enter a row through its continuous extension; zero unless ``busy``."""
-
-    busy: Array  # ()
-    kbar: Array  # (s+1, n, B), of its slopes
-    ubar: Array  # (n, B), of the state at its start
+from .stage_rows import Parts, StageRows
 
 
-class Rows(NamedTuple):
-    """The carry of the sweep over rows without events."""
-
-    row: Array
-    save: Array  # (B,)
-    lam: Array  # (n, B)
-    kbar: Array  # (n, B)
-    mu: tuple[Parts, ...]  # on every lane, the numbers of every differentiated leaf
-    seen: Seen | None
-    inside: Inside
-    work: tuple[Array, Array, Array]  # what the stages of the row above left; filled anew before it is read
-
-
-class ComponentRows:
-    """Transposes the rows of a record one by one."""
+class ComponentRows(StageRows):
+    """The parameters' cotangent is carried on every lane: the numbers of every differentiated leaf."""
 
     def __init__(self, reverse: Reverse):
-        self.reverse, self.tableau = reverse, reverse.tableau
-        assert reverse.result.steps is not None and reverse.system.light is not None
-        self.steps = reverse.result.steps
-        real = reverse.system.time_dtype
-        self.a, self.dense, self.c = (jnp.asarray(x, real) for x in (self.tableau.a, self.tableau.dense, self.tableau.c))
+        super().__init__(reverse)
         # parameters as numbers, each one for all lanes or an array over them
         self.theta = tuple(
             split(x) if shared else split_lanes(x) for x, shared in zip(reverse.theta, reverse.shared, strict=True)
@@ -65,6 +32,12 @@ class ComponentRows:
         )
 
     # -- parameters
+
+    def begin(self, sweep: Any) -> Any:
+        return sweep.numbers
+
+    def end(self, sweep: Any, mu: Any) -> Any:
+        return sweep._replace(numbers=mu)
 
     def zero_mu(self) -> tuple[Parts, ...]:
         r = self.reverse
@@ -86,12 +59,11 @@ class ComponentRows:
         (out,) = by_components(self.reverse.system.light, [Numbers(x, np.arange(len(x))), t, *theta])
         return tuple(split(out).at((j,)) for j in range(len(x)))
 
-    def _slope(self, x: Array, t: Array) -> Parts:
+    def slope(self, x: Array, t: Array, p: Array | None) -> Parts:
         numbers = tuple(leaf.items for leaf in self.theta)
         return jax.vmap(self._lane, (self.axes, 0, 0))(numbers, tuple(x), t)
 
-    def _pull(self, v: Array, x: Array, t: Array) -> tuple[Parts, tuple[Parts, ...]]:
-        """``v' df/du`` and ``v' df/dp`` on every lane."""
+    def pull(self, v: Array, x: Array, t: Array, p: Array | None) -> tuple[Parts, tuple[Parts, ...]]:
         diff = self.reverse.diff
 
         def lane(numbers, v, x, t):
@@ -105,102 +77,6 @@ class ComponentRows:
 
         numbers = tuple(leaf.items for leaf in self.theta)
         return jax.vmap(lane, (self.axes, 0, 0, 0))(numbers, tuple(v), tuple(x), t)
-
-    # -- rows
-
-    def first(self, sweep: Any) -> Rows:
-        """The carry at ``sweep.row``, from arrays with lanes in front."""
-        stages = jnp.zeros((self.tableau.stages + 1, *sweep.lam.T.shape), sweep.lam.dtype)
-        inside = Inside(jnp.zeros((), bool), stages, jnp.zeros_like(sweep.lam.T))
-        work = stages, stages, stages
-        return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, sweep.numbers, sweep.seen, inside, work)
-
-    def row(self, c: Rows, state: Array) -> Rows:
-        """Transpose the row ``c.row``, which starts at ``state (B, n)``."""
-        r, s = self.reverse, self.tableau.stages
-        t, h = get_row(self.steps.t, c.row), get_row(self.steps.h, c.row)
-        save, lam, inside = self._inside(c, t, h)
-        u, (slopes, states, pulled) = state.T, c.work
-
-        def forwards(q, carry):
-            slopes, states = carry
-            x = u + h * weighted(self.a[q], slopes)
-            return put(slopes, q, self._slope(x, t + h * self.c[q])), set_row(states, q, x)
-
-        # the slope at the end is not needed
-        slopes, states = lax.fori_loop(0, s, forwards, (slopes, states))
-        states = set_row(states, jnp.asarray(s), u + h * weighted(self.a[s], slopes))
-
-        def into(q, pulled):
-            return get_row(inside.kbar, q) + h * weighted(self.a[:, q], pulled)
-
-        def backwards(i, carry):
-            pulled, mu = carry
-            q = s - i
-            last = q == s
-            v = into(q, pulled) + jnp.where(last, c.kbar, 0)
-            w, dmu = self._pull(v, get_row(states, q), t + h * self.c[q])
-            w = tuple(x + jnp.where(last, y, 0) for x, y in zip(w, lam, strict=True))
-            return put(pulled, q, w), jax.tree.map(jnp.add, mu, dmu)
-
-        pulled, mu = lax.fori_loop(0, s, backwards, (pulled, c.mu))
-        lam, kbar = inside.ubar + jnp.sum(pulled[1:], 0), into(0, pulled)
-        seen = c.seen
-        if seen is not None:
-            # what is pending belongs to the cotangent
-            whole = jnp.stack(self._pull(kbar, u, t)[0], 1) + lam.T
-            seen = see_lam(seen, whole[:, : r.components], jnp.asarray(True))
-        return Rows(c.row - 1, save, lam, kbar, mu, seen, inside, (slopes, states, pulled))
-
-    def _inside(self, c: Rows, t: Array, h: Array) -> tuple[Array, Array, Inside]:
-        """What enters row ``c.row`` other than at its end, and the cotangent of its end."""
-        saves, theta, lam = self.reverse.result.saves, self.steps.theta, c.lam
-        at_end = jnp.ones_like(t) if theta is None else get_row(theta, c.row)
-        cut = at_end < 1
-
-        def remaining(save):
-            return (save > 0) & (take(saves.row, save - 1) >= c.row)
-
-        def take_in(carry):
-            save, moments = carry
-            on, some = remaining(save), h != 0
-            at = jnp.where(some, (take(saves.t, save - 1) - t) / jnp.where(some, h, 1.0), 1.0)
-            bar = jnp.where(on, take(self.reverse.cotangents.saves, save - 1).T, 0)
-            return save - on, moments + powers(jnp.clip(at, 0.0, 1.0), moments) * bar
-
-        def collect(save):
-            moments = jnp.zeros((self.dense.shape[1] + 1, *lam.shape), lam.dtype)
-            if theta is not None:
-                moments = moments + powers(at_end, moments) * jnp.where(cut, lam, 0)
-            if saves.row.shape[0]:
-                save, moments = lax.while_loop(lambda x: jnp.any(remaining(x[0])), take_in, (save, moments))
-            kbar = h * jnp.tensordot(self.dense.astype(lam.dtype), moments[1:], 1, precision=lax.Precision.HIGHEST)
-            return save, kbar, moments[0]
-
-        busy = jnp.any(cut)
-        if saves.row.shape[0]:
-            busy = busy | jnp.any(remaining(c.save))
-        # where nothing enters, nor did in the row above, zeros are left as they are
-        keep = lambda save: (save, c.inside.kbar, c.inside.ubar)  # noqa: E731
-        save, kbar, ubar = lax.cond(busy | c.inside.busy, collect, keep, c.save)
-        return save, jnp.where(cut, 0, lam), Inside(busy, kbar, ubar)
-
-
-def weighted(weights: Array, x: Array) -> Array:
-    """``sum_q weights[q] x[q]``."""
-    return jnp.tensordot(weights.astype(x.dtype), x, 1, precision=lax.Precision.HIGHEST)
-
-
-def put(buffer: Array, q: Array, parts: Parts) -> Array:
-    """``buffer[q] = parts``, one after another: a stack of them would be computed entry by entry."""
-    for j, part in enumerate(parts):
-        buffer = lax.dynamic_update_slice(buffer, part[None, None], (q, j, 0))
-    return buffer
-
-
-def powers(theta: Array, like: Array) -> Array:
-    """``theta^j`` for the first axis of ``like``, shape ``(d+1, 1, B)``."""
-    return jnp.stack([theta**j for j in range(like.shape[0])])[:, None].astype(like.dtype)
 
 
 def split_lanes(x: Array) -> Numbers:

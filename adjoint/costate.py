@@ -129,12 +129,12 @@ class CostateWalk(Walk):
         jacobians = self.reverse.jacobians(u, times, aux.p)[place] if self.reverse.small else None
         return Ahead(times[place], u[place], rows[place], jacobians)
 
-    def stage(self, aux: CostateAux, ahead: Ahead | None, i: int, t: Array, y: Array) -> Array:
+    def stage(self, aux: CostateAux, ahead: Ahead | None, i: int | Array, t: Array, y: Array) -> Array:
         if ahead is None:
             return self.rhs(aux, t, y)
         if ahead.jacobians is None:
-            return self._slope(aux, t, y, ahead.u[i])
-        return -jnp.sum(y[:, :, None] * ahead.jacobians[i], 1)
+            return self._slope(aux, t, y, get_row(ahead.u, i))
+        return -jnp.sum(y[:, :, None] * get_row(ahead.jacobians, i), 1)
 
     def extra_error(self, aux: CostateAux, step: Step):
         return self.integral.error(self, aux, step)

@@ -47,30 +47,33 @@ class DenseForward:
 
     def rows(self, t: Array, segment: Array, hint: Array) -> Array:
         """For times ``t (X, B)``, none after the end of row ``hint (B,)``, the rows of the segment that hold them."""
+        row, low, missed = self._near(t, segment, hint)
+        return lax.cond(jnp.any(missed), self._bisect, lambda t, row, low: row, t, row, low)
+
+    def _near(self, t: Array, segment: Array, hint: Array) -> tuple[Array, Array, Array]:
+        """`rows` by a look at the last ones before ``hint``; the first of the segment; and which of them were missed."""
         low, high = self.bounds(segment)
         high = jnp.maximum(jnp.minimum(high, hint), low)
-        target = self.direction * t
-
         width = min(NEAR, self.steps.t.shape[0])
         first = jnp.clip(high - width + 1, 0, self.steps.t.shape[0] - width)
         index = first[None] + jnp.arange(width, dtype=np.int32)[:, None]  # (W, B)
-        after = self.direction * self._slice(first, width) > target[:, None]
+        after = self.direction * self._slice(first, width) > (self.direction * t)[:, None]
         behind = jnp.sum(after & ((index > low) & (index <= high))[None], 1, dtype=np.int32)
         row = high - behind
         # all rows that were looked at start after the time, and there are more before them
-        missed = (row < first) & (row >= low)
+        return row, low, (row < first) & (row >= low)
 
-        def bisect(row):
-            def halve(_, ends):
-                low, high = ends
-                middle = (low + high + 1) // 2
-                before = self.direction * jax.vmap(lambda i: take(self.steps.t, i))(middle) <= target
-                return jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
+    def _bisect(self, t: Array, row: Array, low: Array) -> Array:
+        """`rows`, from ones that are not before them."""
 
-            ends = (jnp.broadcast_to(low, row.shape), jnp.maximum(row, low))
-            return lax.fori_loop(0, int(self.steps.t.shape[0]).bit_length(), halve, ends)[0]
+        def halve(_, ends):
+            low, high = ends
+            middle = (low + high + 1) // 2
+            before = self.direction * jax.vmap(lambda i: take(self.steps.t, i))(middle) <= self.direction * t
+            return jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
 
-        return lax.cond(jnp.any(missed), bisect, lambda row: row, row)
+        ends = (jnp.broadcast_to(low, row.shape), jnp.maximum(row, low))
+        return lax.fori_loop(0, int(self.steps.t.shape[0]).bit_length(), halve, ends)[0]
 
     def _slice(self, first: Array, width: int) -> Array:
         """Start times of the rows ``first, ..., first + width - 1`` of each lane, ``(W, B)``."""
@@ -92,3 +95,10 @@ class DenseForward:
     def __call__(self, t: Array, segment: Array, hint: Array) -> Array:
         """``u(t)`` for times ``(X, B)``: ``(X, B, n)``."""
         return self.at(t, self.rows(t, segment, hint))
+
+    def many(self, t: Array, segment: Array, hint: Array) -> Array:
+        """``u(t)`` for times ``(W, X, B)`` with segments and hints ``(W, B)``: ``(W, X, B, n)``."""
+        row, low, missed = jax.vmap(self._near)(t, segment, hint)
+        # a branch that is mapped would be taken always
+        row = lax.cond(jnp.any(missed), jax.vmap(self._bisect), lambda t, row, low: row, t, row, low)
+        return jax.vmap(self.at)(t, row)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from .costate import CostateWalk
 from .costate_solve import solve_costate
+from .point_integral import parameter_integral
 from .reverse import Reverse
-from .row_integral import RowIntegral
 from .sensealg import Costate, DenseAdjoint
 from .tolerances import reverse_tolerances
 
@@ -27,5 +27,5 @@ class InterpolatingAdjoint(DenseAdjoint):
     """
 
     def reverse(self, problem: Reverse) -> Costate:
-        walk = CostateWalk(problem, RowIntegral(*reverse_tolerances(problem, self)))
+        walk = CostateWalk(problem, parameter_integral(problem, *reverse_tolerances(problem, self)))
         return solve_costate(problem, self, walk)

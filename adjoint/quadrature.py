@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from .costate import CostateWalk
 from .costate_solve import solve_costate
+from .point_integral import parameter_integral
 from .reverse import Reverse
-from .row_integral import RowIntegral
 from .sensealg import Costate, DenseAdjoint
 from .tolerances import reverse_tolerances
 
@@ -32,5 +32,5 @@ class QuadratureAdjoint(DenseAdjoint):
     order: int = 3
 
     def reverse(self, problem: Reverse) -> Costate:
-        walk = CostateWalk(problem, RowIntegral(*reverse_tolerances(problem, self), nodes=self.order))
+        walk = CostateWalk(problem, parameter_integral(problem, *reverse_tolerances(problem, self), nodes=self.order))
         return solve_costate(problem, self, walk)

@@ -159,10 +159,15 @@ class Reverse:
         return back(lam)[1][0]
 
     @property
+    def compact(self) -> bool:
+        """Whether steps are taken one by one, and their stages by a loop: all of it is one kernel then."""
+        return self.system.compact and self.lanes == 1
+
+    @property
     def small(self) -> bool:
         """Whether Jacobians of the state, formed for many points at once, are cheaper than products one by one."""
         n, dtype = self.args.u0.shape[-1], self.system.dtype
-        few = n <= SMALL and n * self.lanes <= 8 * SMALL and self.system.light is None
+        few = n <= SMALL and n * self.lanes <= 8 * SMALL and self.system.light is None and not self.compact
         return few and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
 
     def jacobians(self, u: Array, t: Array, p: Array | None) -> Array:

@@ -4,6 +4,7 @@ Saved rows enter the step that holds them, so that they never cost a stop (`step
 depends on the system:
 
 - light ones, in which all is small: row by row, number by number (`component_rows`);
+- compact ones, which XLA compiles to one native function: row by row too (`array_rows`);
 - small states of few lanes: the stages of a chunk of steps and all their Jacobians in one batch, which makes each step a
   small affine map; the sweep composes them;
 - others: a state VJP for each stage, one after another. Where several steps make a chunk, their stages are recomputed in
@@ -25,7 +26,8 @@ from jax import Array, lax
 from ..solvers.buffers import get_row, put, take, where_lanes
 from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
-from .component_rows import ComponentRows, Rows
+from .array_rows import ArrayRows
+from .component_rows import ComponentRows
 from .costate_solve import saves_at_start
 from .diagnostics import Seen, first_look, info_of_transpose, see_lam
 from .jumps import jump_back
@@ -33,6 +35,7 @@ from .replay import Block, block_of, recorded, replay
 from .reverse import Mu, Reverse
 from .saves_in_rows import take_saves
 from .sensealg import Costate
+from .stage_rows import Rows, StageRows
 from .step_transpose import RowBars, transpose_row
 from .times import finish_times
 
@@ -70,7 +73,8 @@ class Transpose:
         # parameters that change at events tie each row to its own set: such rows are taken one by one
         alone = reverse.system.param_size is not None
         self.light = None if alone or reverse.system.light is None else ComponentRows(reverse)
-        self.chunk = 1 if alone or self.light else chunk_rows(chunk, reverse.args.u0.size)
+        self.one_by_one = self.light or (ArrayRows(reverse) if reverse.compact else None)
+        self.chunk = 1 if alone or self.one_by_one else chunk_rows(chunk, reverse.args.u0.size)
         assert reverse.result.steps is not None
         self.steps = reverse.result.steps
 
@@ -92,7 +96,9 @@ class Transpose:
             first_look(r.lanes, r.args.rtol.dtype, r.watch, False),
         )
         if self.light is not None:
-            sweep = self._events(sweep._replace(row=sweep.row - 1, numbers=self.light.zero_mu()))
+            sweep = sweep._replace(numbers=self.light.zero_mu())
+        if self.one_by_one is not None:
+            sweep = self._events(sweep._replace(row=sweep.row - 1))
         if r.options.slots is None:
             sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self._some(s, None), sweep)
         else:
@@ -178,9 +184,9 @@ class Transpose:
 
     def _some(self, sweep: Sweep, block: Block | None) -> Sweep:
         """Transpose some rows from ``sweep.row`` downwards, and pass the events that end the row below them."""
-        return self._chunk(sweep, block) if self.light is None else self._stretch(self.light, sweep, block)
+        return self._chunk(sweep, block) if self.one_by_one is None else self._stretch(self.one_by_one, sweep, block)
 
-    def _stretch(self, light: ComponentRows, sweep: Sweep, block: Block | None) -> Sweep:
+    def _stretch(self, one_by_one: StageRows, sweep: Sweep, block: Block | None) -> Sweep:
         """Transpose the rows down to the next event."""
         first, states = (0, self.steps.u) if block is None else (block.first, block.u)
 
@@ -188,13 +194,11 @@ class Transpose:
             return (c.row >= first) & ~jnp.any(self._event_here(c.row, sweep.event))
 
         def transpose(c: Rows) -> Rows:
-            return light.row(c, get_row(states, c.row - first))
+            return one_by_one.row(c, get_row(states, c.row - first), sweep.p)
 
-        rows = lax.while_loop(clear, transpose, light.first(sweep))
-        lam, kbar = rows.lam.T, rows.kbar.T
-        return self._events(
-            sweep._replace(row=rows.row, save=rows.save, lam=lam, kbar=kbar, numbers=rows.mu, seen=rows.seen)
-        )
+        rows = lax.while_loop(clear, transpose, one_by_one.first(sweep))
+        sweep = sweep._replace(row=rows.row, save=rows.save, lam=rows.lam.T, kbar=rows.kbar.T, seen=rows.seen)
+        return self._events(one_by_one.end(sweep, rows.mu))
 
     def _chunk(self, sweep: Sweep, block: Block | None) -> Sweep:
         """Transpose the rows ``[low, sweep.row]``."""

@@ -6,7 +6,7 @@ lane are one batched VJP.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array, lax
 
 from ..solvers.buffers import take
-from ..solvers.runge_kutta import interpolate
-from .gauss_kronrod import gauss_kronrod
+from .costate import CostateWalk
+from .lam_rows import LamRows, nodes_of
 from .norms import mu_error
 from .reverse import Mu, Reverse
 
@@ -44,25 +44,8 @@ class Intervals(NamedTuple):
         return Intervals(jnp.sum(live, 0).astype(np.int32), row, real, real + 1)
 
 
-def node_values(walk: Any, rows: Any, low: Array, width: Array, order: int):
-    """Nodes on fractions ``[low, low + width] (W, B)`` of ``rows`` (fields ``(W, B, ...)``).
-
-    Returns times ``(W, X, B)``, lam and u ``(W, X, B, n)``, and the weights ``(X,)`` of the rule and of its error.
-    """
-    r, real = walk.reverse, rows.t.dtype
-    nodes, kronrod, gauss = (jnp.asarray(x, real) for x in gauss_kronrod(order))
-    theta = low[:, None] + nodes[:, None] * width[:, None]
-    t = rows.t[:, None] + theta * rows.h[:, None]
-    y = interpolate(r.tableau, rows.y[:, None], rows.h[:, None], rows.k[:, None], theta)
-    if walk.dense is None:
-        u = y[..., walk.n :]
-    else:
-        u = jax.vmap(walk.dense)(t, rows.segment, rows.row)
-    return t, y[..., : walk.n], u, kronrod, kronrod - gauss
-
-
 def integrate_adaptively(
-    walk: Any, p: Array | None, rows: Any, work: Intervals, mu: Mu, order: int, rtol: Array, atol: Array
+    walk: CostateWalk, p: Array | None, rows: LamRows, work: Intervals, mu: Mu, order: int, rtol: Array, atol: Array
 ) -> tuple[Mu, Array]:
     """Add the integral over the intervals of ``work`` to ``mu``; also which lanes failed, ``(B,)``."""
     none = jnp.zeros_like(work.top, bool)
@@ -85,15 +68,15 @@ def _integrate_some(walk, p, rows, order, rtol, atol, work: Intervals, mu: Mu, f
     names = [f for f in ("t", "h", "y", "k", "segment", "row")]
     some = rows._replace(**{f: at(getattr(rows, f), row) for f in names})
     some = some._replace(h=jnp.where(on, some.h, 0.0))
-    t, lam, u, weights, error_weights = node_values(walk, some, low, width, order)
+    points = nodes_of(walk, some, low, width, order)
     # d mu = -(df/dp)' lam dt, and the walk goes backwards: h is negative in the direction of integration
     scale = -(some.h * width)[:, None]
 
     def share(w):
-        return (w[:, None] * scale)[..., None] * lam
+        return (w[:, None] * scale)[..., None] * points.lam
 
     totals, errors = jax.vmap(lambda a, b, v, s: r.pull_params_each((a, b), v, s, p))(
-        share(weights), share(error_weights), u, t
+        share(points.weights), share(points.errors), points.u, points.t
     )
     size = jax.tree.map(lambda a, b: jnp.abs(a) + jnp.max(jnp.abs(b), 0), mu, totals)
     scaled = jax.vmap(lambda e: mu_error(r, e, size, rtol, atol))(errors)  # (W, B)

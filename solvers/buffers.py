@@ -36,7 +36,7 @@ def set_row(buffer: Array, row: Array, value: Array) -> Array:
     return lax.dynamic_update_index_in_dim(buffer, value.astype(buffer.dtype), row, 0)
 
 
-def get_row(buffer: Array, row: Array) -> Array:
+def get_row(buffer: Array, row: Array | int) -> Array:
     """``buffer[row]`` for all lanes at once."""
     return lax.dynamic_index_in_dim(buffer, row, 0, keepdims=False)
 

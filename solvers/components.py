@@ -54,12 +54,14 @@ def joined(x: Any, dtype: Any) -> Any:
     return jnp.stack([jnp.asarray(x.items[i], dtype) for i in x.place.ravel()]).reshape(x.place.shape)
 
 
-def light_program(rhs: Callable, u: Any, theta: Sequence[Any], t: Any) -> Any | None:
-    """``rhs(u, theta, t)`` as a jaxpr, where the state is small and nothing else in it is large; else None."""
-    if not 0 < u.size <= STATE:
-        return None
-    closed = jax.make_jaxpr(lambda u, t, *theta: rhs(u, theta, t))(u, t, *theta)
-    return closed if not closed.effects and _light(closed) else None
+def program_of(rhs: Callable, u: Any, theta: Sequence[Any], t: Any) -> Any:
+    """``rhs(u, theta, t)`` as a jaxpr of ``(u, t, *theta)``."""
+    return jax.make_jaxpr(lambda u, t, *theta: rhs(u, theta, t))(u, t, *theta)
+
+
+def is_light(program: Any) -> bool:
+    """Whether the state of a `program_of` a right-hand side is small and nothing else in it is large."""
+    return 0 < size_of(program.jaxpr.invars[0]) <= STATE and not program.effects and _light(program)
 
 
 def _light(closed: Any) -> bool:

@@ -47,7 +47,13 @@ def run_forward(
         jnp.any(at_start), begin, lambda a, u, s: (a, u, s, walk.stops[0]), aux, u, status
     )
     stepping = Stepping(
-        system.tableau, system.adaptive, args.rtol, args.atol, options.max_steps, options.bounded
+        system.tableau,
+        system.adaptive,
+        args.rtol,
+        args.atol,
+        options.max_steps,
+        options.bounded,
+        system.rolls and context.size == 1 and not options.bounded,
     )
     state = start(walk, stepping, t, u, stop, schedule.t1, aux, status, args.dt0)
     state = state if outline else integrate(walk, stepping, state)

@@ -55,7 +55,7 @@ class Walk:
         """What can be known of the stages of a step before their states are: done once, for all of them."""
         return None
 
-    def stage(self, aux: Any, ahead: Any, i: int, t: Array, u: Array) -> Array:
+    def stage(self, aux: Any, ahead: Any, i: int | Array, t: Array, u: Array) -> Array:
         """The right-hand side at stage ``i`` of a step."""
         return self.rhs(aux, t, u)
 
@@ -80,7 +80,8 @@ class Walk:
 class Stepping:
     """How steps are chosen: tolerances ``(B,)``, the number of attempts, and whether steps adapt.
 
-    ``bounded``: the loop is a scan over all ``max_steps``, which JAX can differentiate in reverse.
+    ``bounded``: the loop is a scan over all ``max_steps``, which JAX can differentiate in reverse. ``rolled``: the stages
+    of a step are a loop.
     """
 
     tableau: Tableau
@@ -89,6 +90,7 @@ class Stepping:
     atol: Array
     max_steps: int
     bounded: bool = False
+    rolled: bool = False
 
 
 class State(NamedTuple):
@@ -153,7 +155,8 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
         lands = jnp.abs(s.h) * slack >= jnp.abs(remaining)
         h = jnp.where(on, jnp.where(lands, remaining, s.h), np.asarray(0.0, real))
         ahead = walk.look_ahead(s.aux, s.t, h)
-        step = take_step(tableau, lambda i, t, u: walk.stage(s.aux, ahead, i, t, u), s.t, h, s.u, s.k0, ahead)
+        stage = lambda i, t, u: walk.stage(s.aux, ahead, i, t, u)  # noqa: E731
+        step = take_step(tableau, stage, s.t, h, s.u, s.k0, ahead, stepping.rolled)
         if stepping.adaptive:
             error = scaled_error(local_error(tableau, step), s.u, step.u1, stepping.rtol, stepping.atol)
             extra_error, extra = walk.extra_error(s.aux, step)

@@ -25,20 +25,25 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jexc
 
+from .as_loops import LOOPS, MOST, REDUCTIONS, small
 from .components import ELEMENTWISE, as_it_stands, size_of
 
 ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL") == "1"
-MOST = 4096  # numbers in an array that an operation of a run makes
 REDUCED = 32  # numbers that a reduction may read: XLA hands larger ones to a library
 FEWEST = 8  # operations of a run without a loop
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
-LOOPS = ("while", "scan")
+ITERATIONS = ("while", "scan")
 #: primitives that stand for a jaxpr among their parameters
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
 SUPPORTED = ELEMENTWISE | frozenset(
     "argmax argmin broadcast_in_dim concatenate dynamic_slice dynamic_update_slice expand_dims iota optimization_barrier pad "
-    "reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reshape rev slice split squeeze stack stop_gradient "
-    "transpose unstack".split()
+    "reshape rev slice split squeeze stack stop_gradient transpose unstack".split()
 )
 
 
@@ -64,6 +69,13 @@ def evaluate(closed: Any, arguments: Sequence[Any]) -> list[Any]:
     return [_read(values, v) for v in jaxpr.outvars]
 
 
+def takes(program: Any) -> bool:
+    """Whether what a step computes of a right-hand side, given as a jaxpr, fits in one kernel."""
+    here = ENABLED and jax.default_backend() == "cpu"
+    numbers = sum(map(size_of, program.jaxpr.invars))
+    return here and numbers <= MOST and all(map(supported, program.jaxpr.eqns))
+
+
 def supported(eqn: Any) -> bool:
     """Whether XLA can compile the operation into a larger function, and it is small."""
     if eqn.effects:
@@ -72,15 +84,23 @@ def supported(eqn: Any) -> bool:
     if inner:
         return all(supported(e) for closed in inner for e in closed.jaxpr.eqns)
     name = eqn.primitive.name
-    if name == "dot_general":
-        contracting, batch = eqn.params["dimension_numbers"]
-        ranks = sorted(v.aval.ndim for v in eqn.invars)
-        return ranks in ([1, 1], [1, 2]) and not batch[0] and len(contracting[0]) == 1 and size_of(eqn.outvars[0]) <= MOST
-    if name.startswith(("reduce_", "arg")) and name != "reduce_precision" and size_of(eqn.invars[0]) > REDUCED:
+    if name in LOOPS:
+        return native(eqn) or small(eqn)
+    if name.startswith("arg") and size_of(eqn.invars[0]) > REDUCED:
         return False
     if name == "dynamic_update_slice":
         return size_of(eqn.invars[1]) <= MOST
     return name in SUPPORTED and all(size_of(v) <= MOST for v in eqn.outvars)
+
+
+def native(eqn: Any) -> bool:
+    """Whether XLA needs no library for an operation of `as_loops`."""
+    name = eqn.primitive.name
+    if name == "dot_general":
+        contracting, batch = eqn.params["dimension_numbers"]
+        ranks = sorted(v.aval.ndim for v in eqn.invars)
+        return ranks in ([1, 1], [1, 2]) and not batch[0] and len(contracting[0]) == 1 and size_of(eqn.outvars[0]) <= MOST
+    return name in REDUCTIONS and size_of(eqn.invars[0]) <= REDUCED
 
 
 def _inner(eqn: Any) -> list[Any]:
@@ -114,12 +134,12 @@ def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
     def function(*arguments):
         inner = {**empty, **dict(zip(ins, arguments, strict=True))}
         for eqn in run:
-            inner.update(zip(eqn.outvars, as_it_stands(eqn, [_read(inner, v) for v in eqn.invars]), strict=True))
+            inner.update(zip(eqn.outvars, _within(eqn, [_read(inner, v) for v in eqn.invars]), strict=True))
         return [inner[v] for v in outs if size_of(v)]
 
     arguments = [jnp.asarray(values[v]) for v in ins]
     # a run without arguments is made of constants, one without results only of empty ones
-    worth = len(run) >= FEWEST or any(e.primitive.name in LOOPS for e in run)
+    worth = len(run) >= FEWEST or any(e.primitive.name in ITERATIONS for e in run)
     results = _as_kernel(function, arguments) if worth and arguments and any(map(size_of, outs)) else function(*arguments)
     values.update(empty)
     values.update(zip([v for v in outs if size_of(v)], results, strict=True))
@@ -139,19 +159,42 @@ def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
 
 def _between(eqn: Any, inputs: list[Any]) -> list[Any]:
     """An equation that is in no run; its loops and branches are cut in turn."""
+    return as_it_stands(eqn, inputs) if eqn.effects or not _inner(eqn) else _with_parts(eqn, inputs, evaluate)
+
+
+def _within(eqn: Any, inputs: list[Any]) -> list[Any]:
+    """An equation of a run."""
+    name = eqn.primitive.name
+    if name in LOOPS and not native(eqn):
+        return LOOPS[name](eqn, *inputs)
+    return _with_parts(eqn, inputs, _evaluate_within) if _has_loops_to_come(eqn) else as_it_stands(eqn, inputs)
+
+
+def _evaluate_within(closed: Any, arguments: Sequence[Any]) -> list[Any]:
+    values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    values.update(zip(closed.jaxpr.invars, arguments, strict=True))
+    for eqn in closed.jaxpr.eqns:
+        values.update(zip(eqn.outvars, _within(eqn, [_read(values, v) for v in eqn.invars]), strict=True))
+    return [_read(values, v) for v in closed.jaxpr.outvars]
+
+
+def _has_loops_to_come(eqn: Any) -> bool:
+    """Whether something inside an equation is to become a loop."""
+    inner = (e for closed in _inner(eqn) for e in closed.jaxpr.eqns)
+    return any(_has_loops_to_come(e) or (e.primitive.name in LOOPS and not native(e)) for e in inner)
+
+
+def _with_parts(eqn: Any, inputs: list[Any], evaluate: Callable) -> list[Any]:
+    """An equation that stands for jaxprs, each of them evaluated by ``evaluate``."""
     name, params = eqn.primitive.name, eqn.params
-    if eqn.effects:
-        return as_it_stands(eqn, inputs)
-    if name in ("jit", "pjit", "closed_call"):
-        return evaluate(params[CALLS[name]], inputs)
     if name == "while":
         count = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         for_cond, for_body, carry = inputs[: count[0]], inputs[count[0] : count[1]], inputs[count[1] :]
         cond, body = params["cond_jaxpr"], params["body_jaxpr"]
-        go_on = jexc.jaxpr_as_fun(cond)
+        go_on = _evaluate_within if evaluate is _evaluate_within else _as_traced
         return list(
             lax.while_loop(
-                lambda c: go_on(*for_cond, *c)[0], lambda c: tuple(evaluate(body, [*for_body, *c])), tuple(carry)
+                lambda c: go_on(cond, [*for_cond, *c])[0], lambda c: tuple(evaluate(body, [*for_body, *c])), tuple(carry)
             )
         )
     if name == "scan":
@@ -169,4 +212,8 @@ def _between(eqn: Any, inputs: list[Any]) -> list[Any]:
         index, *operands = inputs
         branches = [lambda *x, closed=closed: tuple(evaluate(closed, x)) for closed in params["branches"]]
         return list(lax.switch(index, branches, *operands))
-    return as_it_stands(eqn, inputs)
+    return evaluate(params[CALLS[name]], inputs)
+
+
+def _as_traced(closed: Any, arguments: Sequence[Any]) -> list[Any]:
+    return jexc.jaxpr_as_fun(closed)(*arguments)

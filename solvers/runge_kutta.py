@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from .tableau import Tableau
 
@@ -26,7 +26,6 @@ class Step(NamedTuple):
     u: Array
     u1: Array
     k: Array
-    states: Array  # stage states, (B, s, n): where the slopes k[:, :s] were taken
     ahead: Any = None
 
 
@@ -44,16 +43,32 @@ def _real(dtype) -> np.dtype:
 
 
 def take_step(
-    tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array, ahead: Any = None
+    tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array, ahead: Any = None, rolled: bool = False
 ) -> Step:
-    """One step of ``u' = rhs(i, t, u)``, i the stage; costs ``tableau.stages`` evaluations of ``rhs``."""
-    s, hu = tableau.stages, h[:, None]
-    slopes, states = [k0], [u]
-    for i in range(1, s + 1):
+    """One step of ``u' = rhs(i, t, u)``, i the stage; costs ``tableau.stages`` evaluations of ``rhs``.
+
+    ``rolled``: the stages are a loop, and ``i`` is traced: less to compile, and slower unless it is one kernel.
+    """
+    if rolled:
+        return _rolled_step(tableau, rhs, t, h, u, k0, ahead)
+    hu, ui, slopes = h[:, None], u, [k0]
+    for i in range(1, tableau.stages + 1):
         ui = u + hu * combine(tableau.a[i, :i], slopes)
-        states.append(ui)
         slopes.append(rhs(i, t + h * np.asarray(tableau.c[i], t.dtype), ui))
-    return Step(t, h, u, states[-1], jnp.stack(slopes, 1), jnp.stack(states[:-1], 1), ahead)
+    return Step(t, h, u, ui, jnp.stack(slopes, 1), ahead)
+
+
+def _rolled_step(tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, k0: Array, ahead: Any) -> Step:
+    a, c = (jnp.asarray(x, t.dtype) for x in (tableau.a, tableau.c))
+
+    def stage(i, carry):
+        k, _ = carry
+        ui = u + h[:, None] * jnp.tensordot(a[i].astype(k.dtype), k, (0, 1), precision=lax.Precision.HIGHEST)
+        return lax.dynamic_update_index_in_dim(k, rhs(i, t + h * c[i], ui), i, 1), ui
+
+    k = jnp.zeros((u.shape[0], tableau.stages + 1, u.shape[1]), k0.dtype)
+    k, u1 = lax.fori_loop(1, tableau.stages + 1, stage, (k.at[:, 0].set(k0), u))
+    return Step(t, h, u, u1, k, ahead)
 
 
 def local_error(tableau: Tableau, step: Step) -> Array:

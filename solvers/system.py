@@ -57,7 +57,13 @@ class System:
     has_cost: bool = False  # the last component of the state is the integral of a running cost
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
     light: Any | None = None  # the right-hand side as a jaxpr of (u, t, *theta), where all in it is small: see `components`
+    compact: bool = False  # on one lane, all that a step computes fits in one native function: see `one_kernel`
     pure: bool = True  # no function of the user's has an effect, such as a print
+
+    @property
+    def rolls(self) -> bool:
+        """Whether the stages of a step on one lane are a loop: there is less to compile, and little else to gain by it."""
+        return self.compact and self.light is None
 
     @property
     def time_dtype(self) -> np.dtype:

@@ -56,7 +56,7 @@ CELLS = [*((s, "p shared") for s in SCENES), ("rows and steps", "p of each lane"
 @pytest.mark.parametrize("scene, shared", CELLS)
 def test_as_the_general_sweep(scene, shared, monkeypatch):
     got = gradient(SCENES[scene], SHARED[shared])
-    monkeypatch.setattr(assemble, "light_program", lambda *_: None)
+    monkeypatch.setattr(assemble, "is_light", lambda _: False)
     programs.clear_cache()
     expected = gradient(SCENES[scene], SHARED[shared])
     programs.clear_cache()

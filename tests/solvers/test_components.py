@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hybridax.solvers.components import Numbers, by_components, joined, light_program, split
+from hybridax.solvers.components import Numbers, by_components, is_light, joined, program_of, split
 
 U, P = jnp.array([0.3, -0.7, 1.1]), jnp.linspace(0.5, 1.5, 6)
 TURN = np.array([[0.0, -1.0, 0.5], [1.0, 0.2, 0.0], [0.3, 0.0, -0.4]])
@@ -66,7 +66,7 @@ def test_what_is_light():
     t = jax.ShapeDtypeStruct((), U.dtype)
 
     def light(f, u=U, p=P):
-        return light_program(lambda u, theta, t: f(u, *theta), u, (p,), t) is not None
+        return is_light(program_of(lambda u, theta, t: f(u, *theta), u, (p,), t))
 
     assert light(FUNCTIONS["read and stack"]) and light(FUNCTIONS["products"]) and light(FUNCTIONS["custom derivative"])
     assert not light(FUNCTIONS["large between"]) and not light(FUNCTIONS["loop"])

@@ -84,5 +84,5 @@ def test_same_gradients(name, method, monkeypatch):
         return jax.jit(jax.value_and_grad(loss))(jnp.array([9.0, 0.8]))
 
     for got, expected in zip(gradient(True), gradient(False), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-8)
+        np.testing.assert_allclose(got, expected, rtol=1e-7 if isinstance(method, hx.InterpolatingAdjoint) else 1e-8)
     clear_cache()

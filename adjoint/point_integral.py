@@ -1,0 +1,86 @@
+"""Parameter integrals step by step, on one lane: what `row_integral` takes for many steps at once.
+
+The points of a step are a loop, and all of it is a part of the kernel that steps lam. Where the estimate of the error is too
+large, the step is cut in halves, and those in halves again: the parts of a step, one after another, are intervals
+``[i, i + 1] / 2^d`` of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..solvers.buffers import get_row
+from ..solvers.runge_kutta import Step
+from .costate import CostateAux, CostateWalk
+from .lam_rows import LamRows, Points, nodes_of, points_of
+from .norms import mu_error
+from .parameter_integral import ParameterIntegral
+from .reverse import Mu, Reverse
+from .row_integral import RowIntegral, accept
+from .worklist import MAX_HALVINGS
+
+WHOLE = 2**MAX_HALVINGS  # a step, in units of its smallest part
+
+
+@dataclass(frozen=True)
+class PointIntegral(ParameterIntegral):
+    """``nodes``: the order of the Gauss rule, None for the stages of the steps."""
+
+    rtol: Array
+    atol: Array
+    nodes: int | None = None
+
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
+        r = walk.reverse
+        if not r.diff:
+            return aux
+        row = LamRows.empty(walk, 1, self.rtol.dtype, self.nodes is None)
+        row = row.put(jnp.zeros((), np.int32), aux, step, accepted)
+        mu, done = aux.mu, ~accepted
+        if self.nodes is None:
+            share, fine, _ = self._take(r, aux, points_of(walk, row, None), row.h[0], mu)
+            mu, done = accept(r, mu, share, accepted & fine), done | fine
+
+        def part(carry):
+            at, width, mu, failed = carry
+            low, length = (x.astype(row.t.dtype)[None] / WHOLE for x in (at, width))
+            points = nodes_of(walk, row, low, length, self.nodes or 3)
+            share, fine, finite = self._take(r, aux, points, row.h[0] * length[0], mu)
+            smallest = (width == 1) | ~finite
+            mu, on = accept(r, mu, share, fine | smallest), fine | smallest
+            at = jnp.where(on, at + width, at)
+            # the next part is as long as can stand there in a sequence of halves
+            return at, jnp.where(on, at & -at, width // 2), mu, failed | (smallest & ~fine)
+
+        start = jnp.where(done, WHOLE, 0).astype(np.int32), jnp.full_like(aux.segment, WHOLE), mu, aux.bad
+        _, _, mu, bad = lax.while_loop(lambda c: jnp.any(c[0] < WHOLE), part, start)
+        return aux._replace(mu=mu, bad=bad)
+
+    def _take(self, r: Reverse, aux: CostateAux, p: Points, length: Array, mu: Mu) -> tuple[Mu, Array, Array]:
+        """The share of an interval of one step, whether it is accurate, and whether it is finite."""
+
+        def plus(total: Mu, weight: Array, slope: Mu | None) -> Mu:
+            return jax.tree.map(lambda x, y: x + weight.astype(x.dtype) * y, total, slope)
+
+        def add(i, sums):
+            u, t = get_row(p.u[0], i), get_row(p.t[0], i)
+            _, back = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (u, t), aux.p)
+            # d mu = -(df/dp)' lam dt, and the walk goes backwards
+            slope = back(-length[:, None] * get_row(p.lam[0], i))[0]
+            return plus(sums[0], get_row(p.weights, i), slope), plus(sums[1], get_row(p.errors, i), slope)
+
+        share, error = lax.fori_loop(0, p.t.shape[1], add, (r.zero_mu(),) * 2)
+        size = jax.tree.map(lambda a, b: jnp.abs(a) + jnp.abs(b), mu, share)
+        scaled = mu_error(r, error, size, self.rtol, self.atol)
+        return share, scaled <= 1, jnp.isfinite(scaled)
+
+
+def parameter_integral(r: Reverse, rtol: Array, atol: Array, nodes: int | None = None) -> ParameterIntegral:
+    """Steps one by one, or many at once; see both."""
+    return (PointIntegral if r.compact else RowIntegral)(rtol, atol, nodes)
