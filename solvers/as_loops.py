@@ -168,10 +168,16 @@ def _starts(shape, indices: Array, dims, operand_batching, indices_batching) -> 
 
 
 def _clipped(start: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[list[Array], Array]:
-    """The nearest place for a slice of ``sizes``, and whether it is where it was to start."""
-    last = np.minimum(np.subtract(shape, sizes), np.iinfo(start.dtype).max).astype(start.dtype)
-    nearest = lax.clamp(np.zeros_like(last), start, last)
-    return list(nearest), jnp.all(nearest == start)
+    """The nearest place for a slice of ``sizes``, and whether it is where it was to start.
+
+    Index by index: an array of bounds would be a constant that XLA moves into the kernel, where a call that was to pass it
+    then has an argument that nothing reads.
+    """
+    most = np.iinfo(start.dtype).max
+    given = [lax.index_in_dim(start, d, keepdims=False) for d in range(len(shape))]
+    limits = [start.dtype.type(min(a - b, most)) for a, b in zip(shape, sizes, strict=True)]
+    nearest = [lax.clamp(start.dtype.type(0), x, limit) for x, limit in zip(given, limits)]
+    return nearest, reduce(lax.bitwise_and, map(lax.eq, nearest, given), np.bool_(True))
 
 
 LOOPS: dict[str, Callable] = {

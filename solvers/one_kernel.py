@@ -129,10 +129,13 @@ def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
     made = {v for e in run for v in e.outvars}
     read = dict.fromkeys(v for e in run for v in e.invars if not isinstance(v, jexc.Literal) and v not in made)
     ins = [v for v in read if size_of(v)]
-    empty = {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in (*read, *made) if not size_of(v)}
+
+    def empty():
+        return {v: jnp.zeros(v.aval.shape, v.aval.dtype) for v in (*read, *made) if not size_of(v)}
 
     def function(*arguments):
-        inner = {**empty, **dict(zip(ins, arguments, strict=True))}
+        # arrays from outside would be arguments that nothing reads
+        inner = {**empty(), **dict(zip(ins, arguments, strict=True))}
         for eqn in run:
             inner.update(zip(eqn.outvars, _within(eqn, [_read(inner, v) for v in eqn.invars]), strict=True))
         return [inner[v] for v in outs if size_of(v)]
@@ -141,7 +144,7 @@ def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
     # a run without arguments is made of constants, one without results only of empty ones
     worth = len(run) >= FEWEST or any(e.primitive.name in ITERATIONS for e in run)
     results = _as_kernel(function, arguments) if worth and arguments and any(map(size_of, outs)) else function(*arguments)
-    values.update(empty)
+    values.update(empty())
     values.update(zip([v for v in outs if size_of(v)], results, strict=True))
 
 

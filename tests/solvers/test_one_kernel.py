@@ -86,3 +86,13 @@ def test_same_gradients(name, method, monkeypatch):
     for got, expected in zip(gradient(True), gradient(False), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-7 if isinstance(method, hx.InterpolatingAdjoint) else 1e-8)
     clear_cache()
+
+
+def test_one_component_and_no_parameters(monkeypatch):
+    """Arrays without entries and bounds of slices as constants once were arguments that nothing read, and ended the process."""
+    monkeypatch.setattr(one_kernel, "ENABLED", True)
+    clear_cache()
+    prob = hx.ODEProblem(lambda u, p, t: -u, jnp.ones(1), (0.0, 1.0), None)
+    end = lambda u: hx.solve(prob, u0=u, sensealg=hx.InterpolatingAdjoint(), rtol=1e-8, atol=1e-8).us[-1, 0]
+    np.testing.assert_allclose(jax.jit(jax.grad(end))(prob.u0), [np.exp(-1.0)], rtol=1e-7)
+    clear_cache()
