@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax import Array
 
 from .reverse import Mu
@@ -20,9 +18,3 @@ class ArrayRows(StageRows):
         r = self.reverse
         mu, (u, _) = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (x.T, t), p)[1](v.T)
         return u.T, mu
-
-    def begin(self, sweep: Any) -> Mu:
-        return sweep.mu
-
-    def end(self, sweep: Any, mu: Mu) -> Any:
-        return sweep._replace(mu=mu)

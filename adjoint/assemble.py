@@ -12,7 +12,7 @@ import numpy as np
 
 from ..solvers import one_kernel
 from ..solvers.callbacks import Callback, ContinuousCallback, DiscreteCallback
-from ..solvers.components import is_light, program_of
+from ..solvers.components import STATE, is_light, program_of
 from ..solvers.explicit import ExplicitRungeKutta
 from ..solvers.packing import Packing, packing_of
 from ..solvers.system import EventSpec, System
@@ -131,7 +131,9 @@ def assemble(
     specs = tuple(_event_spec(c, keep, keep_affect, t_shape) for c in callbacks)
     theta = params.dynamic + tuple(x for c in captured for x in c.consts)
     theta = tuple(jnp.asarray(x) for x in theta)
-    program = program_of(rhs, jax.ShapeDtypeStruct((packing.size + has_cost,), state_dtype), theta, t_shape)
+    size = packing.size + has_cost
+    judged = size <= STATE or one_kernel.active()
+    program = program_of(rhs, jax.ShapeDtypeStruct((size,), state_dtype), theta, t_shape) if judged else None
     system = System(
         solver.tableau,
         solver.adaptive,
@@ -141,11 +143,11 @@ def assemble(
         None if p_packing is None else p_packing.size,
         pack_params,
         with_params,
-        packing.size + has_cost,
+        size,
         has_cost,
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
-        program if is_light(program) else None,
-        one_kernel.takes(program),
+        program if program is not None and is_light(program) else None,
+        program is not None and one_kernel.takes(program),
         not any(c.jaxpr.effects for c in captured),
     )
     flags = tuple(

@@ -33,6 +33,12 @@ class ComponentRows(StageRows):
 
     # -- parameters
 
+    def prepare(self, sweep: Any) -> Any:
+        return sweep._replace(numbers=self.zero_mu())
+
+    def complete(self, sweep: Any) -> Any:
+        return sweep._replace(mu=self.reverse.add(sweep.mu, self.finish_mu(sweep.numbers)))
+
     def begin(self, sweep: Any) -> Any:
         return sweep.numbers
 

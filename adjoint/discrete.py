@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from ..solvers.system import System
 from .checkpoints import Checkpoints, checkpoints_of_number, plan_checkpoints
+from .chunks import Chunks, chunk_rows
 from .reverse import Reverse
 from .sensealg import Costate, SensitivityMethod
-from .transpose import Transpose, chunk_rows
+from .stretches import Stretches, rows_of
 
 STATES = 512  # kept by default: more steps than most solves take, and little to allocate for many lanes
 SMALL_RECORD = 135 * 2**10  # bytes of a record that is kept whole in any case
@@ -41,4 +42,5 @@ class DiscreteAdjoint(SensitivityMethod):
         return checkpoints_of_number(rows, count, block)
 
     def reverse(self, problem: Reverse) -> Costate:
-        return Transpose(problem, self.chunk).run()
+        rows = rows_of(problem)
+        return (Chunks(problem, self.chunk) if rows is None else Stretches(problem, rows)).run()

@@ -67,13 +67,21 @@ class StageRows:
         """``v' df/du``, and ``v' df/dp`` in the form in which `Rows` carries it."""
         raise NotImplementedError
 
+    def prepare(self, sweep: Any) -> Any:
+        """The sweep before its first row."""
+        return sweep
+
     def begin(self, sweep: Any) -> Any:
         """The cotangent of the parameters that a sweep carries, in that form."""
-        raise NotImplementedError
+        return sweep.mu
 
     def end(self, sweep: Any, mu: Any) -> Any:
         """The sweep with that cotangent."""
-        raise NotImplementedError
+        return sweep._replace(mu=mu)
+
+    def complete(self, sweep: Any) -> Any:
+        """The sweep after its last row, with all of mu in its own form."""
+        return sweep
 
     # -- rows
 
@@ -152,7 +160,6 @@ class StageRows:
         keep = lambda save: (save, c.inside.kbar, c.inside.ubar)  # noqa: E731
         save, kbar, ubar = lax.cond(busy | c.inside.busy, collect, keep, c.save)
         return save, jnp.where(cut, 0, lam), Inside(busy, kbar, ubar)
-
 
 
 def put(buffer: Array, q: Array, value: Array | Parts) -> Array:

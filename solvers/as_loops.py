@@ -177,7 +177,7 @@ def _clipped(start: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> tu
     given = [lax.index_in_dim(start, d, keepdims=False) for d in range(len(shape))]
     limits = [start.dtype.type(min(a - b, most)) for a, b in zip(shape, sizes, strict=True)]
     nearest = [lax.clamp(start.dtype.type(0), x, limit) for x, limit in zip(given, limits)]
-    return nearest, reduce(lax.bitwise_and, map(lax.eq, nearest, given), np.bool_(True))
+    return nearest, reduce(lax.bitwise_and, map(lax.eq, nearest, given))
 
 
 LOOPS: dict[str, Callable] = {

@@ -7,8 +7,9 @@ as long as they come, and makes such a call of each; what is in between is left 
 cut in the same way. Numbers are the same to rounding.
 
 XLA fails, or ends the process, on operations that need its runtime or a library, and on calls with an argument that nothing
-reads. So the operations are those of a list, products only those of a matrix and a vector, reductions small, and every
-argument is read: a sum of first entries is one more result. A barrier keeps constants among the arguments out of the call.
+reads. So the operations are those of a list; products but those of a matrix and a vector, larger reductions, gathers and
+scatters become loops of these (`as_loops`); and every argument is read: a sum of first entries is one more result. A barrier
+keeps constants among the arguments out of the call, and where arrays come into it by another way, there is no call.
 
 It is off unless the environment has ``HYBRIDAX_ONE_KERNEL=1`` when the package is imported.
 """
@@ -69,11 +70,14 @@ def evaluate(closed: Any, arguments: Sequence[Any]) -> list[Any]:
     return [_read(values, v) for v in jaxpr.outvars]
 
 
+def active() -> bool:
+    return ENABLED and jax.default_backend() == "cpu"
+
+
 def takes(program: Any) -> bool:
     """Whether what a step computes of a right-hand side, given as a jaxpr, fits in one kernel."""
-    here = ENABLED and jax.default_backend() == "cpu"
     numbers = sum(map(size_of, program.jaxpr.invars))
-    return here and numbers <= MOST and all(map(supported, program.jaxpr.eqns))
+    return active() and numbers <= MOST and all(map(supported, program.jaxpr.eqns))
 
 
 def supported(eqn: Any) -> bool:
@@ -153,7 +157,12 @@ def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
         first = (jnp.real(x.reshape(-1)[0]).astype(np.float32) for x in arguments)
         return [sum(first, np.float32(0)), *function(*arguments)]
 
-    witness, *results = jax.jit(with_witness)(*lax.optimization_barrier(tuple(arguments)))
+    kernel = jax.jit(with_witness)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.aval.weak_type) for x in arguments]
+    if any(np.ndim(x) for x in kernel.trace(*shapes).jaxpr.consts):
+        # an array that XLA passes as an argument of its own may be one that nothing reads
+        return function(*arguments)
+    witness, *results = kernel(*lax.optimization_barrier(tuple(arguments)))
     # the attributes are those of the call, whichever result carries them to it
     witness = set_xla_metadata(witness, **ATTRIBUTES)
     # a result that nothing reads would be dropped, and with it the attributes
