@@ -38,7 +38,7 @@ class PointIntegral(ParameterIntegral):
 
     def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
         r = walk.reverse
-        if not r.diff:
+        if not r.has_mu:
             return aux
         row = LamRows.empty(walk, 1, self.rtol.dtype, self.nodes is None)
         row = row.put(jnp.zeros((), np.int32), aux, step, accepted)

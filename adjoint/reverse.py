@@ -93,6 +93,11 @@ class Reverse:
 
     # -- parameters
 
+    @property
+    def has_mu(self) -> bool:
+        """Whether there is a cotangent of parameters: of those asked for, or of those that events make from the state."""
+        return bool(self.diff) or self.system.param_size is not None
+
     def zero_mu(self) -> Mu:
         p = self.lane_system.first_params()
         return Mu(tuple(map(jnp.zeros_like, self.leaves)), None if p is None else jnp.zeros_like(p))

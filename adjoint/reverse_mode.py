@@ -33,16 +33,17 @@ class ReverseMode:
         self.recorder = calls.forward(self.recording)
         self._reversers: dict = {}
 
-    def reverser(self, base: int, perturbed: tuple[bool, ...]) -> LaneFunction:
-        key = (base, perturbed)
+    def reverser(self, base: int, wanted: tuple[int, ...]) -> LaneFunction:
+        key = (base, wanted)
         if key not in self._reversers:
-            self._reversers[key] = reverse_function(self.calls, self.recording, self.method, base, perturbed)
+            self._reversers[key] = reverse_function(self.calls, self.recording, self.method, base, wanted)
         return self._reversers[key]
 
     def derivative(self, levels: tuple[Level, ...], primals, tangents):
         """The jvp rule of the plain forward function: linear, and with a transpose that is the method's."""
-        perturbed = tuple(type(t) is not ad.Zero for t in tangents)
-        backward = self.reverser(len(levels), perturbed)
+        # what is held fixed gets no cotangent, and costs none
+        wanted = tuple(i for i in self.calls.wanted if type(tangents[i]) is not ad.Zero)
+        backward = self.reverser(len(levels), wanted)
 
         @jax.custom_vjp
         def solve(*flat):
@@ -57,9 +58,8 @@ class ReverseMode:
             bars = tuple(cotangents_of(self.plain_tree.unflatten(bars)))
             mapped = _mapped(levels, len(flat), self.recorder.outs, len(bars))
             back_levels = tuple(Level(v.size, m) for v, m in zip(levels, mapped, strict=True))
-            grads = iter(call_lanes(backward, *flat, *outs, *bars, levels=back_levels))
-            wanted = self.calls.wanted
-            return tuple(next(grads) if i in wanted else None for i in range(self.calls.flat_count))
+            grads = dict(zip(wanted, call_lanes(backward, *flat, *outs, *bars, levels=back_levels), strict=True))
+            return tuple(grads.get(i) for i in range(self.calls.flat_count))
 
         solve.defvjp(solve_forward, solve_backward)
         dots = [_instantiate(x, t) for x, t in zip(primals, tangents, strict=True)]
@@ -100,16 +100,17 @@ def reverse_function(
     options: ForwardOptions,
     method: SensitivityMethod,
     base: int,
-    perturbed: tuple[bool, ...],
+    wanted: tuple[int, ...],
     watch: bool = False,
 ) -> LaneFunction:
-    """``(arguments, results of the recorder, cotangents) -> cotangents of the ``wanted`` arguments``.
+    """``(arguments, results of the recorder, cotangents) -> cotangents of the arguments at ``wanted``.
 
     With ``watch`` the fields of a `ReverseInfo` follow.
     """
-    system, index, tree, wanted = calls.system, calls.index, calls.tree(options), calls.wanted
+    system, index, tree = calls.system, calls.index, calls.tree(options)
     schedule = index.schedule
-    need_times = any(perturbed[i] for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
+    need_times = any(i in wanted for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
+    diff = tuple(i for i in calls.diff if calls.args_count + i in wanted)
     record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options))))
     in_axes = (0,) * calls.flat_count + record_axes + (1, 1, 1, 1, 0, 0)
     record_lanes = tuple(out.axis is not None for out in calls.outs(options))
@@ -128,7 +129,7 @@ def reverse_function(
             context.shared[calls.args_count : calls.flat_count],
             result,
             Cotangents(*flat[after:]),
-            calls.diff,
+            diff,
             need_times,
             watch,
         )
@@ -150,7 +151,7 @@ def reverse_function(
             schedule.stops: poison(times.stops.T),
             schedule.saves: poison(times.saves.T),
         }
-        for i, leaf, axis in zip(calls.diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
+        for i, leaf, axis in zip(diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
             cotangents[calls.args_count + i] = poison(leaf, axis)
         info = finish_info(costate.info, result, failed, times.t0.dtype) if watch else ()
         return [*(cotangents[i] for i in wanted), *info]

@@ -40,13 +40,13 @@ class RowIntegral(ParameterIntegral):
 
     def initial(self, walk: CostateWalk) -> Any:
         r = walk.reverse
-        if not r.diff:
+        if not r.has_mu:
             return ()
         count = int(np.clip(POINTS // ((r.tableau.stages + 1) * r.lanes), 4, ROWS))
         return LamRows.empty(walk, count, self.rtol.dtype, self.nodes is None)
 
     def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
-        if not walk.reverse.diff:
+        if not walk.reverse.has_mu:
             return aux
         rows: LamRows = aux.integral
         rows = rows.put(rows.used, aux, step, accepted)
@@ -56,7 +56,7 @@ class RowIntegral(ParameterIntegral):
     def finish(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
         """Integrate over all rows, and empty them."""
         r = walk.reverse
-        if not r.diff:
+        if not r.has_mu:
             return aux
         rows: LamRows = aux.integral
         live = (jnp.arange(rows.h.shape[0], dtype=np.int32)[:, None] < rows.used) & (rows.h != 0)

@@ -155,9 +155,10 @@ def _compile(call: Prepared, args_tree: Any) -> Passes:
     calls = Calls(system, args_tree, len(built.theta), built.diff)
     recording = recording_options(system, static, method)
     recorder, tree = calls.forward(recording), calls.tree(recording)
-    # u0 and parameters are what is asked for: no gradient of a time is needed
-    reverser = reverse_function(calls, recording, method, 0, (False,) * calls.flat_count, watch=True)
-    place = {i: k for k, i in enumerate(calls.wanted)}
+    # no gradient of a time is needed
+    wanted = (calls.index.u0, *(calls.args_count + i for i in calls.diff))
+    reverser = reverse_function(calls, recording, method, 0, wanted, watch=True)
+    place = {i: k for k, i in enumerate(wanted)}
 
     @jax.jit
     @own_promotion()

@@ -53,7 +53,8 @@ def evaluate(closed: Any, arguments: Sequence[Any]) -> list[Any]:
     jaxpr = closed.jaxpr
     values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
-    eqns, last = jaxpr.eqns, _last_uses(jaxpr)
+    eqns = _live(jaxpr)
+    last = _last_uses(eqns, jaxpr.outvars)
     start = 0
     while start < len(eqns):
         end = start
@@ -122,10 +123,24 @@ def _read(values: dict[Any, Any], v: Any) -> Any:
     return v.val if isinstance(v, jexc.Literal) else values[v]
 
 
-def _last_uses(jaxpr: Any) -> dict[Any, int]:
+def _live(jaxpr: Any) -> list[Any]:
+    """The equations that a result needs: XLA would find the others too, but for the barriers behind the calls."""
+    needed, kept = set(_variables(jaxpr.outvars)), []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            needed.update(_variables(eqn.invars))
+            kept.append(eqn)
+    return kept[::-1]
+
+
+def _last_uses(eqns: list[Any], outvars: Sequence[Any]) -> dict[Any, int]:
     """The last equation that reads each variable."""
-    reads = [*((i, e.invars) for i, e in enumerate(jaxpr.eqns)), (len(jaxpr.eqns), jaxpr.outvars)]
-    return {v: i for i, variables in reads for v in variables if not isinstance(v, jexc.Literal)}
+    reads = [*((i, e.invars) for i, e in enumerate(eqns)), (len(eqns), outvars)]
+    return {v: i for i, variables in reads for v in _variables(variables)}
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [v for v in atoms if not isinstance(v, jexc.Literal)]
 
 
 def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
