@@ -11,7 +11,8 @@ reads. So the operations are those of a list; products but those of a matrix and
 scatters become loops of these (`as_loops`); and every argument is read: a sum of first entries is one more result. A barrier
 keeps constants among the arguments out of the call, and where arrays come into it by another way, there is no call.
 
-It is off unless the environment has ``HYBRIDAX_ONE_KERNEL=1`` when the package is imported.
+The attribute is XLA's own affair, and another version may fail on other operations: it is used with those in `KNOWN`, with
+which the tests passed. ``HYBRIDAX_ONE_KERNEL=0`` or ``1`` in the environment, when the package is imported, decides otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -29,7 +31,8 @@ from jax.extend import core as jexc
 from .as_loops import LOOPS, MOST, REDUCTIONS, small
 from .components import ELEMENTWISE, as_it_stands, size_of
 
-ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL") == "1"
+KNOWN = ("0.10.2",)  # versions of jaxlib
+ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL", str(int(jaxlib.__version__ in KNOWN))) == "1"
 REDUCED = 32  # numbers that a reduction may read: XLA hands larger ones to a library
 FEWEST = 8  # operations of a run without a loop
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
