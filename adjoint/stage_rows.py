@@ -13,7 +13,7 @@ How the right-hand side is evaluated is told by a subclass: number by number (`c
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -99,27 +99,28 @@ class StageRows:
         save, lam, inside = self._inside(c, t, h)
         u, (slopes, states, pulled) = state.T, c.work
 
-        def forwards(q, carry):
+        def state(q, carry):
+            return u + h * weighted(self.a[q], carry[0])
+
+        def evaluate(q, x, carry):
             slopes, states = carry
-            x = u + h * weighted(self.a[q], slopes)
             return put(slopes, q, self.slope(x, t + h * self.c[q], p)), set_row(states, q, x)
 
         # the slope at the end is not needed
-        slopes, states = lax.fori_loop(0, s, forwards, (slopes, states))
-        states = set_row(states, jnp.asarray(s), u + h * weighted(self.a[s], slopes))
+        (slopes, states), end = self.chain(state, evaluate, (slopes, states))
+        states = set_row(states, jnp.asarray(s), end)
 
-        def into(q, pulled):
-            return get_row(inside.kbar, q) + h * (weighted(self.a[:, q], pulled) + self.a[s, q].astype(lam.dtype) * lam)
-
-        def backwards(i, carry):
-            pulled, mu = carry
+        def into(i, carry):
             q = s - i
-            v = into(q, pulled) + jnp.where(q == s, c.kbar, 0)
+            bar = get_row(inside.kbar, q) + h * (weighted(self.a[:, q], carry[0]) + self.a[s, q].astype(lam.dtype) * lam)
+            return bar + jnp.where(q == s, c.kbar, 0)
+
+        def pull(i, v, carry):
+            (pulled, mu), q = carry, s - i
             w, dmu = self.pull(v, get_row(states, q), t + h * self.c[q], p)
             return put(pulled, q, w), jax.tree.map(jnp.add, mu, dmu)
 
-        pulled, mu = lax.fori_loop(0, s, backwards, (pulled, c.mu))
-        kbar = into(0, pulled)
+        (pulled, mu), kbar = self.chain(into, pull, (pulled, c.mu))
         lam = inside.ubar + lam + jnp.sum(pulled[1:], 0)
         seen = c.seen
         if seen is not None:
@@ -127,6 +128,23 @@ class StageRows:
             whole = jnp.stack(list(self.pull(kbar, u, t, p)[0]), 1) + lam.T
             seen = see_lam(seen, whole[:, : r.components], jnp.asarray(True))
         return Rows(c.row - 1, save, lam, kbar, mu, seen, inside, (slopes, states, pulled))
+
+    def chain(self, at: Callable, visit: Callable, carry: tuple) -> tuple[tuple, Array]:
+        """``carry = visit(i, at(i, carry), carry)`` for every stage i, and what is at the end of them.
+
+        In a kernel each is computed with the visit before, and carried: XLA would fuse it into all that read it, and compute
+        it as many times. Elsewhere that costs an operation more.
+        """
+        s = self.tableau.stages
+        if not self.reverse.system.compact:
+            carry = lax.fori_loop(0, s, lambda i, c: visit(i, at(i, c), c), carry)
+            return carry, at(jnp.asarray(s), carry)
+
+        def body(i, pair):
+            carry = visit(i, pair[1], pair[0])
+            return carry, at(i + 1, carry)
+
+        return lax.fori_loop(0, s, body, (carry, at(jnp.asarray(0), carry)))
 
     def _inside(self, c: Rows, t: Array, h: Array) -> tuple[Array, Array, Inside]:
         """What enters row ``c.row`` other than at its end, and the cotangent of its end."""
