@@ -12,6 +12,7 @@ from ..solvers.forward import ForwardOptions, run_forward
 from ..solvers.lanes import LaneContext, LaneFunction, Out
 from ..solvers.record import EventLog, Outcome, Result, Saves, Steps, lane_axes
 from ..solvers.system import System
+from ..solvers.tiles import Tiling
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,4 +90,8 @@ class Calls:
 
         outline = partial(run, outline=True) if self.system.pure else None
         in_axes, outs = (0,) * self.flat_count, self.outs(options)
-        return LaneFunction(run, in_axes, self.lane_args, outs, derivative=derivative, outline=outline)
+        tiling = Tiling(lambda context, scratch, *flat: (run(context, *flat), scratch))
+        tiles = self.system.tiles and not options.record and not options.everystep
+        return LaneFunction(
+            run, in_axes, self.lane_args, outs, derivative=derivative, outline=outline, tiling=tiling if tiles else None
+        )

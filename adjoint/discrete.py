@@ -34,6 +34,8 @@ class DiscreteAdjoint(SensitivityMethod):
     memory: int | None = None
     checkpoints: int | None = None
 
+    replays_tiles = True
+
     def plan(self, system: System, rows: int) -> Checkpoints | None:
         block, state_bytes = chunk_rows(self.chunk, system.size), system.size * system.dtype.itemsize
         if self.memory is not None and self.checkpoints is None:

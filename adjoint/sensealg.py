@@ -48,6 +48,8 @@ class SensitivityMethod:
     records_steps = True
     #: ... and their slopes, for dense output
     records_slopes = False
+    #: of many lanes in tiles the record is not kept: the reverse pass of a tile takes its steps again
+    replays_tiles = False
     #: the reverse pass solves the state backwards, and compares it with the recorded one where it can
     reconstructs_state = False
 

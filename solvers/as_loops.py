@@ -22,22 +22,22 @@ SLICES = 512  # ... that are gathered or scattered, one by one
 UNROLLED = 16  # terms of a product that are written out
 
 
-def small(eqn: Any) -> bool:
-    """Whether an equation of `LOOPS` is small enough to become a loop, and of a form that can."""
+def small(eqn: Any, most: int = MOST) -> bool:
+    """Whether an equation of `LOOPS` is small enough to become a loop, and of a form that can; ``most``: numbers it makes."""
     name, params = eqn.primitive.name, eqn.params
     read, made = (size_of(v) for v in (eqn.invars[0], eqn.outvars[0]))
     if name == "dot_general":
         contracting, _ = params["dimension_numbers"]
         terms = math.prod(eqn.invars[0].aval.shape[d] for d in contracting[0])
-        return made <= MOST and made * terms <= WORK and eqn.outvars[0].aval.dtype != np.bool_
+        return made <= most and made * terms <= max(WORK, most) and eqn.outvars[0].aval.dtype != np.bool_
     if name in REDUCTIONS:
-        return 0 < read <= MOST and made > 0
+        return 0 < read <= most and made > 0
     slices, known = math.prod(eqn.invars[1].aval.shape[:-1]), params["mode"] != lax.GatherScatterMode.ONE_HOT
     if name == "gather":
-        return known and made <= MOST and slices <= SLICES
+        return known and made <= most and slices <= SLICES
     # an update of one's own has a jaxpr with other operations
     known = known and (name != "scatter" or params["update_jaxpr"] is None)
-    return known and size_of(eqn.invars[2]) <= MOST and slices <= SLICES
+    return known and size_of(eqn.invars[2]) <= most and slices <= SLICES
 
 
 def dot_general(eqn: Any, a: Array, b: Array) -> list[Array]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+
+FEW = 4  # rows that are chosen one by one: there is less to compile, and less to do, than in a gather or a scatter
 
 
 def put(buffer: Array, index: Array, value: Array, mask: Array) -> Array:
@@ -18,6 +22,9 @@ def put(buffer: Array, index: Array, value: Array, mask: Array) -> Array:
         old = lax.dynamic_index_in_dim(buffer, at, 0, keepdims=False)
         keep = (mask & (index < size)).reshape((1,) * value.ndim)
         return lax.dynamic_update_index_in_dim(buffer, jnp.where(keep, value, old), at, 0)
+    if size <= FEW:
+        here = mask & (index == jnp.arange(size, dtype=index.dtype)[:, None])
+        return jnp.where(here.reshape(here.shape + (1,) * (value.ndim - 1)), value, buffer)
     at = jnp.where(mask, index, size)
     return buffer.at[at, jnp.arange(lanes, dtype=np.int32)].set(value, mode="drop")
 
@@ -28,6 +35,9 @@ def take(buffer: Array, index: Array) -> Array:
     at = jnp.clip(index, 0, size - 1)
     if lanes == 1:
         return lax.dynamic_index_in_dim(buffer, at[0], 0, keepdims=False)
+    if size <= FEW:
+        rows = [buffer[k] for k in range(size)]
+        return reduce(lambda later, k: where_lanes(at <= k, rows[k], later), range(size - 2, -1, -1), rows[-1])
     return buffer[at, jnp.arange(lanes, dtype=np.int32)]
 
 

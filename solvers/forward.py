@@ -11,7 +11,7 @@ from .buffers import take
 from .forward_walk import ForwardArgs, ForwardAux, ForwardOptions, ForwardWalk
 from .integrate import RetCode, Stepping, integrate, start
 from .lanes import LaneContext
-from .record import Outcome, Result, Saves
+from .record import Outcome, Result, Saves, Steps
 from .runge_kutta import interpolate
 from .system import LaneSystem, System
 
@@ -26,15 +26,17 @@ def run_forward(
     theta: tuple,
     shared: tuple[bool, ...],
     outline: bool = False,
+    steps: Steps | None = None,
 ) -> Result:
     """Solve all lanes; ``args`` with lanes in front, ``theta`` with lanes only where not ``shared``.
 
     ``outline``: without the loop, which leaves shapes and dtypes as they are: a result of the same kind, quickly traced.
+    ``steps``: a record that may be overwritten.
     """
     lanes = LaneSystem(system, context, theta, shared)
     walk = ForwardWalk(lanes, args, options)
     schedule = args.schedule
-    aux, t, u = walk.initial(), schedule.t0, args.u0
+    aux, t, u = walk.initial(steps), schedule.t0, args.u0
     status = jnp.where(schedule.valid, RetCode.Running, RetCode.InvalidTime)
     row = jnp.full((), -1, np.int32)
     at_start = schedule.tied[:, 0] & (status == RetCode.Running)
@@ -53,7 +55,7 @@ def run_forward(
         args.atol,
         options.max_steps,
         options.bounded,
-        system.rolls and context.size == 1 and not options.bounded,
+        (system.rolls if context.size == 1 else system.tiles) and not options.bounded,
     )
     state = start(walk, stepping, t, u, stop, schedule.t1, aux, status, args.dt0)
     state = state if outline else integrate(walk, stepping, state)

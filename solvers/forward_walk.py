@@ -18,7 +18,7 @@ from .integrate import Arrival, RetCode, Walk
 from .record import EventLog, Saves, Steps, keep_state, record_rows
 from .runge_kutta import Step, interpolate
 from .schedule import Schedule
-from .system import LaneSystem
+from .system import LaneSystem, System
 
 
 class ForwardArgs(NamedTuple):
@@ -58,6 +58,22 @@ class ForwardAux(NamedTuple):
     terminated: Array
 
 
+def empty_steps(system: System, options: ForwardOptions, lanes: int, n: int) -> Steps:
+    """A record without steps, of states ``(n,)``."""
+    m = record_rows(options.max_steps)
+    real = jnp.zeros((m, lanes), system.time_dtype)
+    stages = system.tableau.stages + 1
+    return Steps(
+        jnp.zeros((), np.int32),
+        real,
+        real,
+        jnp.zeros((m if options.slots is None else options.slots, lanes, n), system.dtype),
+        jnp.zeros((m, lanes, stages, n), system.dtype) if options.dense else None,
+        real + 1 if system.has_roots else None,
+        None if options.slots is None else jnp.ones((), np.int32),
+    )
+
+
 class ForwardWalk(Walk):
     """Walks a `LaneSystem` along a `Schedule`."""
 
@@ -72,7 +88,8 @@ class ForwardWalk(Walk):
     def rhs(self, aux: ForwardAux, t: Array, u: Array) -> Array:
         return self.system.rhs(t, u, aux.p)
 
-    def initial(self) -> ForwardAux:
+    def initial(self, steps: Steps | None = None) -> ForwardAux:
+        """At the start; ``steps``: a record that may be overwritten."""
         schedule, spec, options = self.args.schedule, self.spec, self.options
         u0 = self.args.u0
         lanes, n = u0.shape
@@ -104,24 +121,14 @@ class ForwardWalk(Walk):
             jnp.full((e, lanes, n), jnp.nan, spec.dtype),
             None if p is None else jnp.zeros((e, *p.shape), p.dtype),
         )
-        steps = self._empty_steps(lanes, n) if options.record else None
+        if steps is not None:
+            steps = steps._replace(count=jnp.zeros_like(steps.count))
+            steps = steps if steps.stride is None else steps._replace(stride=jnp.ones_like(steps.stride))
+        elif options.record:
+            steps = empty_steps(spec, options, lanes, n)
         roots = None if self.conditions is None else self.conditions.first(lanes)
         no = jnp.zeros(lanes, bool)
         return ForwardAux(p, jnp.zeros(lanes, i32), schedule.first_saves, saves, events, steps, roots, no)
-
-    def _empty_steps(self, lanes: int, n: int) -> Steps:
-        m, spec = record_rows(self.options.max_steps), self.spec
-        real = jnp.zeros((m, lanes), spec.time_dtype)
-        stages = spec.tableau.stages + 1
-        return Steps(
-            jnp.zeros((), np.int32),
-            real,
-            real,
-            jnp.zeros((m if self.options.slots is None else self.options.slots, lanes, n), spec.dtype),
-            jnp.zeros((m, lanes, stages, n), spec.dtype) if self.options.dense else None,
-            real + 1 if spec.has_roots else None,
-            None if self.options.slots is None else jnp.ones((), np.int32),
-        )
 
     # -- along a step
 

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from . import one_kernel
+from . import one_kernel, tiles
+from .tiles import Tiling, in_tiles
 
 
 @contextlib.contextmanager
@@ -38,8 +39,7 @@ class Level(NamedTuple):
     mapped: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class LaneContext:
+class LaneContext(NamedTuple):
     """What a run needs to know of its lanes.
 
     ``size``: number of lanes B. ``shared[i]``: argument i came without a lane axis. ``total``: results that stand for
@@ -49,6 +49,10 @@ class LaneContext:
     size: int
     shared: tuple[bool, ...]
     total: bool
+
+
+def lanes_of(levels: tuple[Level, ...]) -> int:
+    return math.prod(level.size for level in levels)
 
 
 class Out(NamedTuple):
@@ -68,6 +72,7 @@ class LaneFunction:
     if given, replaces the jvp of the loop itself; ``transpose(cotangents, *args, levels=...)`` is for functions that are
     linear in some of their arguments. ``outline``, if given, has the results of ``run`` in shape and dtype and is traced
     sooner: a solve under `jax.grad` is asked for its shapes, and then another one, with a record, takes its place.
+    ``tiling``, if given, is another way to the results for more than one lane, taken where it makes one kernel of a tile.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -78,16 +83,36 @@ class LaneFunction:
     derivative: Callable | None = None
     transpose: Callable | None = None
     outline: Callable[..., Sequence[Any]] | None = None
+    tiling: Tiling | None = None
 
     def __post_init__(self):
         self._traced: dict = {}
+        self._tiled: set = set()
 
     def jaxpr(self, levels: tuple[Level, ...], avals: tuple) -> Any:
         """The function for these levels and shapes, traced once."""
         key = (levels, avals)
         if key not in self._traced:
-            self._traced[key] = self._trace(self.run, levels, avals)
+            self._traced[key] = self._in_tiles(key) or self._trace(self.run, levels, avals)
         return self._traced[key]
+
+    def most_in_kernels(self, levels: tuple[Level, ...], avals: tuple) -> int:
+        """Numbers in an array that an operation in a kernel may make; 0: it is better without kernels."""
+        if lanes_of(levels) == 1:
+            return one_kernel.MOST
+        self.jaxpr(levels, avals)
+        return tiles.MOST if (levels, avals) in self._tiled else 0
+
+    def _in_tiles(self, key: tuple) -> Any:
+        """The function in tiles, None where a tile is not one kernel."""
+        tiling, (levels, avals) = self.tiling, key
+        if tiling is None or lanes_of(levels) == 1:
+            return None
+        traced = self._trace(lambda context, *args: in_tiles(self, tiling, context, args), levels, avals)
+        if not one_kernel.whole(traced.jaxpr, tiles.MOST):
+            return None
+        self._tiled.add(key)
+        return traced
 
     def shapes(self, levels: tuple[Level, ...], avals: tuple) -> tuple[Sequence[Any], Any]:
         """Shapes of the results, and the effects of the function."""
@@ -104,7 +129,7 @@ class LaneFunction:
 
     def _flat(self, run: Callable[..., Sequence[Any]], levels: tuple[Level, ...], args: Sequence[Any]) -> list[Any]:
         sizes = [level.size for level in levels]
-        count = math.prod(sizes)
+        count = lanes_of(levels)
         shared = tuple(not any(level.mapped[i] for level in levels) for i in range(len(args)))
         merged = []
         for i, arg in enumerate(args):
@@ -172,9 +197,10 @@ mlir.register_lowering(lanes_p, mlir.lower_fun(_lower, multiple_results=True))
 
 
 def _lower_on_cpu(*args, function, levels):
-    if not one_kernel.ENABLED or math.prod(level.size for level in levels) > 1:
+    most = function.most_in_kernels(levels, _avals(args)) if one_kernel.ENABLED else 0
+    if not most:
         return _lower(*args, function=function, levels=levels)
-    return one_kernel.evaluate(function.jaxpr(levels, _avals(args)), args)
+    return one_kernel.evaluate(function.jaxpr(levels, _avals(args)), args, most)
 
 
 mlir.register_lowering(lanes_p, mlir.lower_fun(_lower_on_cpu, multiple_results=True), platform="cpu")

@@ -33,6 +33,7 @@ from .components import ELEMENTWISE, as_it_stands, size_of
 
 KNOWN = ("0.10.2",)  # versions of jaxlib
 ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL", str(int(jaxlib.__version__ in KNOWN))) == "1"
+COPIED = 1024  # numbers of an array that a kernel in a loop may copy
 REDUCED = 32  # numbers that a reduction may read: XLA hands larger ones to a library
 FEWEST = 8  # operations of a run without a loop
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -51,21 +52,30 @@ SUPPORTED = ELEMENTWISE | frozenset(
 )
 
 
-def evaluate(closed: Any, arguments: Sequence[Any]) -> list[Any]:
-    """The results of a closed jaxpr, its runs of small operations as one kernel each."""
+def evaluate(closed: Any, arguments: Sequence[Any], most: int = MOST, looping: bool = False) -> list[Any]:
+    """The results of a closed jaxpr, its runs of operations on at most ``most`` numbers as one kernel each.
+
+    ``looping``: it is the body of a loop. What a kernel changes in place elsewhere it copies when it is called, so that there
+    large arrays stay out of kernels.
+    """
     jaxpr = closed.jaxpr
     values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
     eqns = _live(jaxpr)
     last = _last_uses(eqns, jaxpr.outvars)
     start = 0
+
+    def fits(eqn):
+        large = looping and any(size_of(v) > COPIED for v in (*eqn.invars, *eqn.outvars))
+        return not large and supported(eqn, most)
+
     while start < len(eqns):
         end = start
-        while end < len(eqns) and supported(eqns[end]):
+        while end < len(eqns) and fits(eqns[end]):
             end += 1
         if end == start:
             eqn = eqns[start]
-            values.update(zip(eqn.outvars, _between(eqn, [_read(values, v) for v in eqn.invars]), strict=True))
+            values.update(zip(eqn.outvars, _between(eqn, [_read(values, v) for v in eqn.invars], most), strict=True))
             end += 1
         else:
             run = eqns[start:end]
@@ -78,27 +88,32 @@ def active() -> bool:
     return ENABLED and jax.default_backend() == "cpu"
 
 
-def takes(program: Any) -> bool:
-    """Whether what a step computes of a right-hand side, given as a jaxpr, fits in one kernel."""
-    numbers = sum(map(size_of, program.jaxpr.invars))
-    return active() and numbers <= MOST and all(map(supported, program.jaxpr.eqns))
+def takes(jaxpr: Any) -> bool:
+    """Whether what a step computes of a function of the user's fits in one kernel."""
+    numbers = sum(map(size_of, (*jaxpr.constvars, *jaxpr.invars)))
+    return active() and numbers <= MOST and all(map(supported, jaxpr.eqns))
 
 
-def supported(eqn: Any) -> bool:
-    """Whether XLA can compile the operation into a larger function, and it is small."""
+def whole(jaxpr: Any, most: int) -> bool:
+    """Whether each loop and branch of a jaxpr is in a kernel as a whole."""
+    return active() and all(supported(e, most) for e in jaxpr.eqns if _inner(e))
+
+
+def supported(eqn: Any, most: int = MOST) -> bool:
+    """Whether XLA can compile the operation into a larger function, and it makes at most ``most`` numbers."""
     if eqn.effects:
         return False
     inner = _inner(eqn)
     if inner:
-        return all(supported(e) for closed in inner for e in closed.jaxpr.eqns)
+        return all(supported(e, most) for closed in inner for e in closed.jaxpr.eqns)
     name = eqn.primitive.name
     if name in LOOPS:
-        return native(eqn) or small(eqn)
+        return native(eqn) or small(eqn, most)
     if name.startswith("arg") and size_of(eqn.invars[0]) > REDUCED:
         return False
     if name == "dynamic_update_slice":
-        return size_of(eqn.invars[1]) <= MOST
-    return name in SUPPORTED and all(size_of(v) <= MOST for v in eqn.outvars)
+        return size_of(eqn.invars[1]) <= most
+    return name in SUPPORTED and all(size_of(v) <= most for v in eqn.outvars)
 
 
 def native(eqn: Any) -> bool:
@@ -187,9 +202,11 @@ def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
     return list(lax.optimization_barrier((witness, *results)))[1:]
 
 
-def _between(eqn: Any, inputs: list[Any]) -> list[Any]:
+def _between(eqn: Any, inputs: list[Any], most: int) -> list[Any]:
     """An equation that is in no run; its loops and branches are cut in turn."""
-    return as_it_stands(eqn, inputs) if eqn.effects or not _inner(eqn) else _with_parts(eqn, inputs, evaluate)
+    if eqn.effects or not _inner(eqn):
+        return as_it_stands(eqn, inputs)
+    return _with_parts(eqn, inputs, lambda closed, args: evaluate(closed, args, most, looping=True))
 
 
 def _within(eqn: Any, inputs: list[Any]) -> list[Any]:
