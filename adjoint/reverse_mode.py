@@ -13,16 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from ..solvers.forward import ForwardOptions, run_forward
+from ..solvers.forward import ForwardOptions
 from ..solvers.forward_walk import empty_steps
-from ..solvers.integrate import RetCode
 from ..solvers.lanes import LaneContext, LaneFunction, Level, Out, call_lanes
-from ..solvers.record import Steps, lane_axes, record_rows
+from ..solvers.record import record_rows
 from ..solvers.system import System
 from ..solvers.tiles import Tiling
 from .calls import Calls
-from .diagnostics import ReverseInfo, finish_info
-from .reverse import Cotangents, Reverse, TimeCotangents
+from .reverse import Cotangents
+from .reverse_function import reverse_function
 from .sensealg import SensitivityMethod
 
 
@@ -33,14 +32,32 @@ class ReverseMode:
         self.calls, self.method, self.plain = calls, method, plain
         self.recording = recording_options(calls.system, options, method)
         self.plain_tree = calls.tree(options)
-        self.recorder = recorder_of(calls, options, self.recording, method)
+        #: of many lanes in tiles there is no record: the reverse pass makes it anew, a tile at a time
+        self.replays = calls.system.tiles and method.replays_tiles and not (options.record or options.everystep)
+        self.recorder = calls.forward(self.recording)
+        if self.replays:
+            self.recorder = replace(self.recorder, tiling=self._without_record(calls.forward(options)))
         self._reversers: dict = {}
 
     def reverser(self, base: int, wanted: tuple[int, ...]) -> LaneFunction:
         key = (base, wanted)
         if key not in self._reversers:
-            self._reversers[key] = reverse_function(self.calls, self.recording, self.method, base, wanted)
+            self._reversers[key] = reverse_function(
+                self.calls, self.recording, self.method, base, wanted, replays=self.replays
+            )
         return self._reversers[key]
+
+    def _without_record(self, plain: LaneFunction) -> Tiling:
+        """The plain solve, and zeros for a record that nobody reads."""
+
+        def run(context: LaneContext, scratch: tuple, *flat):
+            return plain.run(context, *flat), scratch
+
+        def finish(lanes: int, results: list) -> list:
+            system = self.calls.system
+            return [*results, *jax.tree.leaves(empty_steps(system, self.recording, lanes, system.size))]
+
+        return Tiling(run, finish=finish)
 
     def derivative(self, levels: tuple[Level, ...], primals, tangents):
         """The jvp rule of the plain forward function: linear, and with a transpose that is the method's."""
@@ -67,29 +84,6 @@ class ReverseMode:
         solve.defvjp(solve_forward, solve_backward)
         dots = [_instantiate(x, t) for x, t in zip(primals, tangents, strict=True)]
         return jax.jvp(solve, tuple(primals), tuple(dots))
-
-
-def replays_tiles(system: System, options: ForwardOptions, method: SensitivityMethod) -> bool:
-    """Whether there is no record of more than one lane: where they are taken in tiles, the reverse pass makes it anew."""
-    return system.tiles and method.replays_tiles and not options.everystep
-
-
-def recorder_of(
-    calls: Calls, options: ForwardOptions, recording: ForwardOptions, method: SensitivityMethod
-) -> LaneFunction:
-    """The forward solve with its record, of zeros where nobody reads it."""
-    recorder = calls.forward(recording)
-    if not replays_tiles(calls.system, recording, method):
-        return recorder
-    plain = calls.forward(options._replace(record=False, dense=False))
-
-    def run(context: LaneContext, scratch: tuple, *flat):
-        return plain.run(context, *flat), scratch
-
-    def finish(lanes: int, results: list) -> list:
-        return [*results, *jax.tree.leaves(empty_steps(calls.system, recording, lanes, calls.system.size))]
-
-    return replace(recorder, tiling=Tiling(run, finish=finish))
 
 
 def recording_options(system: System, options: ForwardOptions, method: SensitivityMethod) -> ForwardOptions:
@@ -119,83 +113,3 @@ def _mapped(levels, flat_count: int, outs: tuple[Out, ...], bars: int):
     """Which arguments of the reverse function carry each level: residuals and cotangents carry all of them."""
     residuals = tuple(out.axis is not None for out in outs)
     return [level.mapped[:flat_count] + residuals + (True,) * bars for level in levels]
-
-
-def reverse_function(
-    calls: Calls,
-    options: ForwardOptions,
-    method: SensitivityMethod,
-    base: int,
-    wanted: tuple[int, ...],
-    watch: bool = False,
-) -> LaneFunction:
-    """``(arguments, results of the recorder, cotangents) -> cotangents of the arguments at ``wanted``.
-
-    With ``watch`` the fields of a `ReverseInfo` follow.
-    """
-    system, index, tree = calls.system, calls.index, calls.tree(options)
-    schedule = index.schedule
-    record = calls.flat_count + tree.unflatten(range(tree.num_leaves)).steps.t
-    need_times = any(i in wanted for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
-    diff = tuple(i for i in calls.diff if calls.args_count + i in wanted)
-    record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options))))
-    in_axes = (0,) * calls.flat_count + record_axes + (1, 1, 1, 1, 0, 0)
-    record_lanes = tuple(out.axis is not None for out in calls.outs(options))
-    lane_args = calls.lane_args + record_lanes + (True,) * 6
-
-    def run(context: LaneContext, *flat):
-        return backwards(context, *flat)[0]
-
-    def backwards(context: LaneContext, *flat, scratch: Steps | None = None):
-        """Cotangents, and the record, which overwrites ``scratch`` where it is made here."""
-        args, theta = calls.split(flat)
-        shared = context.shared[calls.args_count : calls.flat_count]
-        after = calls.flat_count + tree.num_leaves
-        result = tree.unflatten(flat[calls.flat_count : after])
-        if replays and context.size > 1 and not context.shared[record]:
-            result = run_forward(system, options, context, args, theta, shared, steps=scratch)
-        reverse = Reverse(
-            system,
-            options,
-            context,
-            args,
-            theta,
-            shared,
-            result,
-            Cotangents(*flat[after:]),
-            diff,
-            need_times,
-            watch,
-        )
-        costate = method.reverse(reverse)
-        # a solve that failed has no gradient
-        failed = (result.outcome.status > RetCode.Terminated) | costate.failed
-        any_failed = jnp.any(failed)
-
-        def poison(x, axis: int | None = 0):
-            if axis is None:
-                return jnp.where(any_failed, jnp.full_like(x, jnp.nan), x)
-            return jnp.where(failed.reshape((-1,) + (1,) * (x.ndim - 1)), jnp.full_like(x, jnp.nan), x)
-
-        times: TimeCotangents = costate.times
-        cotangents = {
-            index.u0: poison(costate.lam),
-            schedule.t0: poison(times.t0),
-            schedule.t1: jnp.zeros_like(times.t0),
-            schedule.stops: poison(times.stops.T),
-            schedule.saves: poison(times.saves.T),
-        }
-        for i, leaf, axis in zip(diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
-            cotangents[calls.args_count + i] = poison(leaf, axis)
-        info = finish_info(costate.info, result, failed, times.t0.dtype) if watch else ()
-        return [*(cotangents[i] for i in wanted), *info], result.steps
-
-    def tile(context: LaneContext, scratch: Steps, *flat):
-        results, steps = backwards(context, *flat, scratch=scratch)
-        return results, scratch if context.shared[record] else steps
-
-    replays = replays_tiles(system, options, method)
-    components = system.size
-    scratch = lambda lanes: empty_steps(system, options, lanes, components)  # noqa: E731
-    outs = tuple(Out(0, i) for i in wanted) + (Out(0),) * (len(ReverseInfo._fields) if watch else 0)
-    return LaneFunction(run, in_axes, lane_args, outs, base, tiling=Tiling(tile, scratch) if replays else None)

@@ -32,7 +32,8 @@ from .params import MOVES, is_inexact, split_params
 from .prepare import Prepared, prepare, solution_maker
 from .programs import find_program
 from .reverse import Cotangents
-from .reverse_mode import recording_options, reverse_function
+from .reverse_function import reverse_function
+from .reverse_mode import recording_options
 from .rows import gather_rows, hide_step_times
 from .vjp.host_errors import own_exceptions
 

@@ -55,7 +55,7 @@ def in_tiles(function: LaneFunction, tiling: Tiling, context: LaneContext, args:
     def shape_of(x, axis):
         return x if axis is None else jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
 
-    traced, (outs, after) = jax.make_jaxpr(tile, return_shape=True)(scratch, *map(shape_of, args, axes))
+    traced, (outs, _) = jax.make_jaxpr(tile, return_shape=True)(scratch, *map(shape_of, args, axes))
     # what a tile does not read need not be cut out for it
     jaxpr, read = pe.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     run = jaxpr_as_fun(ClosedJaxpr(jaxpr, traced.consts))

@@ -41,7 +41,7 @@ def whole_gradient():
     loss, args = jax.jit(loss_of("discrete")), (U0, P, Q, jnp.asarray(T1))
 
     def derivative(k, i, e=1e-5):
-        moved = lambda s: (*args[:k], args[k] + s * e * i, *args[k + 1 :])  # noqa: E731
+        moved = lambda s: (*args[:k], args[k] + s * e * i, *args[k + 1 :])
         return (loss(*moved(1)) - loss(*moved(-1))) / (2 * e)
 
     units = [np.eye(max(x.size, 1)).reshape(-1, *x.shape) for x in args]

@@ -1,0 +1,97 @@
+"""The reverse pass of a sensitivity method as a function over lanes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from ..solvers.forward import ForwardOptions, run_forward
+from ..solvers.forward_walk import empty_steps
+from ..solvers.integrate import RetCode
+from ..solvers.lanes import LaneContext, LaneFunction, Out
+from ..solvers.record import Steps, lane_axes
+from ..solvers.tiles import Tiling
+from .calls import Calls
+from .diagnostics import ReverseInfo, finish_info
+from .reverse import Cotangents, Reverse, TimeCotangents
+from .sensealg import SensitivityMethod
+
+
+def reverse_function(
+    calls: Calls,
+    options: ForwardOptions,
+    method: SensitivityMethod,
+    base: int,
+    wanted: tuple[int, ...],
+    watch: bool = False,
+    replays: bool = False,
+) -> LaneFunction:
+    """``(arguments, results of the recorder, cotangents) -> cotangents of the arguments at ``wanted``.
+
+    With ``watch`` the fields of a `ReverseInfo` follow. ``replays``: of more than one lane there is no record; the steps are
+    taken again. Lanes that share one record came from a single solve, and have it.
+    """
+    system, index, tree = calls.system, calls.index, calls.tree(options)
+    schedule = index.schedule
+    last = calls.flat_count + tree.num_leaves - 1  # a part of the record, if there is one
+    need_times = any(i in wanted for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
+    diff = tuple(i for i in calls.diff if calls.args_count + i in wanted)
+    record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options))))
+    in_axes = (0,) * calls.flat_count + record_axes + (1, 1, 1, 1, 0, 0)
+    record_lanes = tuple(out.axis is not None for out in calls.outs(options))
+    lane_args = calls.lane_args + record_lanes + (True,) * 6
+
+    def run(context: LaneContext, *flat):
+        return backwards(context, *flat)[0]
+
+    def backwards(context: LaneContext, *flat, scratch: Steps | None = None):
+        """Cotangents, and the record, which overwrites ``scratch`` where it is made here."""
+        args, theta = calls.split(flat)
+        shared = context.shared[calls.args_count : calls.flat_count]
+        after = calls.flat_count + tree.num_leaves
+        result = tree.unflatten(flat[calls.flat_count : after])
+        if replays and context.size > 1 and not context.shared[last]:
+            result = run_forward(system, options, context, args, theta, shared, steps=scratch)
+        reverse = Reverse(
+            system,
+            options,
+            context,
+            args,
+            theta,
+            shared,
+            result,
+            Cotangents(*flat[after:]),
+            diff,
+            need_times,
+            watch,
+        )
+        costate = method.reverse(reverse)
+        # a solve that failed has no gradient
+        failed = (result.outcome.status > RetCode.Terminated) | costate.failed
+        any_failed = jnp.any(failed)
+
+        def poison(x, axis: int | None = 0):
+            if axis is None:
+                return jnp.where(any_failed, jnp.full_like(x, jnp.nan), x)
+            return jnp.where(failed.reshape((-1,) + (1,) * (x.ndim - 1)), jnp.full_like(x, jnp.nan), x)
+
+        times: TimeCotangents = costate.times
+        cotangents = {
+            index.u0: poison(costate.lam),
+            schedule.t0: poison(times.t0),
+            schedule.t1: jnp.zeros_like(times.t0),
+            schedule.stops: poison(times.stops.T),
+            schedule.saves: poison(times.saves.T),
+        }
+        for i, leaf, axis in zip(diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
+            cotangents[calls.args_count + i] = poison(leaf, axis)
+        info = finish_info(costate.info, result, failed, times.t0.dtype) if watch else ()
+        return [*(cotangents[i] for i in wanted), *info], result.steps
+
+    def tile(context: LaneContext, scratch: Steps, *flat):
+        results, steps = backwards(context, *flat, scratch=scratch)
+        return results, scratch if context.shared[last] else steps
+
+    outs = tuple(Out(0, i) for i in wanted) + (Out(0),) * (len(ReverseInfo._fields) if watch else 0)
+    tiling = Tiling(tile, lambda lanes: empty_steps(system, options, lanes, system.size)) if replays else None
+    return LaneFunction(run, in_axes, lane_args, outs, base, tiling=tiling)
