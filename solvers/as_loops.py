@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .components import size_of
+from .components import size_of, sum_dtype
 
 MOST = 4096  # numbers in an array that an operation makes
 WORK = 2**15  # multiplications in a product
@@ -48,20 +48,22 @@ def dot_general(eqn: Any, a: Array, b: Array) -> list[Array]:
         """Contracted axes first, as one; then batch axes, then room for the other factor's around its own."""
         free = [d for d in range(x.ndim) if d not in (*contract, *batch)]
         size = lambda dims: [x.shape[d] for d in dims]  # noqa: E731
-        moved = jnp.transpose(x, (*contract, *batch, *free)).astype(out.dtype)
-        return moved.reshape(-1, *size(batch), *[1] * before, *size(free), *[1] * after)
+        moved = jnp.transpose(x, (*contract, *batch, *free)).astype(dtype)
+        terms = math.prod(size(contract))
+        return moved.reshape(terms, *size(batch), *[1] * before, *size(free), *[1] * after)
 
     out = eqn.outvars[0].aval
+    dtype = sum_dtype(out.dtype)
     free_a, free_b = (x.ndim - len(contract) - len(batch_a) for x, contract in ((a, contract_a), (b, contract_b)))
     left, right = laid_out(a, contract_a, batch_a, 0, free_b), laid_out(b, contract_b, batch_b, free_a, 0)
     count = left.shape[0]
     if count <= UNROLLED:
-        return [reduce(lax.add, (left[i] * right[i] for i in range(count)), jnp.zeros(out.shape, out.dtype))]
+        return [reduce(lax.add, (left[i] * right[i] for i in range(count)), jnp.zeros(out.shape, dtype)).astype(out.dtype)]
 
     def add(i, total):
         return total + lax.dynamic_index_in_dim(left, i, 0, False) * lax.dynamic_index_in_dim(right, i, 0, False)
 
-    return [lax.fori_loop(0, count, add, jnp.zeros(out.shape, out.dtype))]
+    return [lax.fori_loop(0, count, add, jnp.zeros(out.shape, dtype)).astype(out.dtype)]
 
 
 REDUCTIONS: dict[str, Callable] = {
@@ -79,7 +81,7 @@ def reduction(eqn: Any, x: Array) -> list[Array]:
     combine, axes = REDUCTIONS[eqn.primitive.name], eqn.params["axes"]
     kept = [d for d in range(x.ndim) if d not in axes]
     shape = [x.shape[d] for d in kept]
-    x = jnp.transpose(x, (*axes, *kept)).reshape(-1, *shape)
+    x = jnp.transpose(x, (*axes, *kept)).reshape(math.prod(x.shape[d] for d in axes), *shape)
     while x.shape[0] > 1:
         half = x.shape[0] // 2
         rest = x[2 * half :]

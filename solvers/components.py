@@ -107,7 +107,7 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
         return _evaluate(inner.jaxpr, inner.consts, inputs)
     shapes = [v.aval.shape for v in (*eqn.invars, *eqn.outvars)]
     known = any(isinstance(x, Numbers) for x in inputs) or not any(v.aval.shape for v in eqn.invars)
-    if known and all(np.prod(s, dtype=int) <= SMALL for s in shapes):
+    if known and all(0 < np.prod(s, dtype=int) <= SMALL for s in shapes):
         numbers = list(map(split, inputs))
         if name in ELEMENTWISE:
             return [_plain(_elementwise(primitive, params, numbers, eqn.outvars[0].aval.shape))]
@@ -118,7 +118,7 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
         if name in FOLDS:
             return [_plain(_fold(FOLDS[name], numbers[0], **params))]
         if name == "dot_general":
-            return [_plain(_dot(*numbers, **params))]
+            return [_plain(_dot(*numbers, eqn.outvars[0].aval.dtype, **params))]
     return as_it_stands(eqn, [joined(x, v.aval.dtype) for x, v in zip(inputs, eqn.invars, strict=True)])
 
 
@@ -168,7 +168,13 @@ def _fold(combine: Callable, x: Numbers, *, axes: tuple[int, ...], **_: Any) -> 
     return _table(lambda *row: reduce(combine, [x.items[i] for i in row]), *columns)
 
 
-def _dot(a: Numbers, b: Numbers, *, dimension_numbers, precision, preferred_element_type, out_sharding=None) -> Numbers:
+def sum_dtype(dtype: Any) -> Any:
+    """In what a sum of products is added up, as XLA does: a sum of many terms does not fit into a few digits."""
+    short = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return np.dtype(np.float32) if short else dtype
+
+
+def _dot(a: Numbers, b: Numbers, dtype: Any, *, dimension_numbers, **_: Any) -> Numbers:
     (contract_a, contract_b), (batch_a, batch_b) = dimension_numbers
 
     def laid_out(x: Numbers, contract, batch, after: int, before: int) -> np.ndarray:
@@ -184,9 +190,9 @@ def _dot(a: Numbers, b: Numbers, *, dimension_numbers, precision, preferred_elem
     count = left.shape[0]
 
     def product(*row):
-        pairs = zip(row[:count], row[count:])
-        total = reduce(lax.add, [lax.mul(a.items[i], b.items[j]) for i, j in pairs])
-        return total if preferred_element_type is None else lax.convert_element_type(total, preferred_element_type)
+        pairs = [(a.items[i], b.items[j]) for i, j in zip(row[:count], row[count:])]
+        terms = [lax.mul(*(lax.convert_element_type(x, sum_dtype(dtype)) for x in pair)) for pair in pairs]
+        return lax.convert_element_type(reduce(lax.add, terms), dtype)
 
     return _table(product, *left, *right)
 

@@ -91,7 +91,7 @@ class LaneFunction:
 
     def jaxpr(self, levels: tuple[Level, ...], avals: tuple) -> Any:
         """The function for these levels and shapes, traced once."""
-        key = (levels, avals)
+        key = (levels, avals, one_kernel.active())
         if key not in self._traced:
             self._traced[key] = self._in_tiles(key) or self._trace(self.run, levels, avals)
         return self._traced[key]
@@ -101,12 +101,12 @@ class LaneFunction:
         if lanes_of(levels) == 1:
             return one_kernel.MOST
         self.jaxpr(levels, avals)
-        return tiles.MOST if (levels, avals) in self._tiled else 0
+        return tiles.MOST if (levels, avals, True) in self._tiled else 0
 
     def _in_tiles(self, key: tuple) -> Any:
         """The function in tiles, None where a tile is not one kernel."""
-        tiling, (levels, avals) = self.tiling, key
-        if tiling is None or lanes_of(levels) == 1:
+        tiling, (levels, avals, active) = self.tiling, key
+        if tiling is None or not active or lanes_of(levels) <= 1:
             return None
         traced = self._trace(lambda context, *args: in_tiles(self, tiling, context, args), levels, avals)
         if not one_kernel.whole(traced.jaxpr, tiles.MOST):
@@ -116,7 +116,7 @@ class LaneFunction:
 
     def shapes(self, levels: tuple[Level, ...], avals: tuple) -> tuple[Sequence[Any], Any]:
         """Shapes of the results, and the effects of the function."""
-        if self.outline is None or (levels, avals) in self._traced:
+        if self.outline is None or (levels, avals, one_kernel.active()) in self._traced:
             traced = self.jaxpr(levels, avals)
         else:
             traced = self._trace(self.outline, levels, avals)
@@ -196,14 +196,19 @@ def _lower(*args, function, levels):
 mlir.register_lowering(lanes_p, mlir.lower_fun(_lower, multiple_results=True))
 
 
-def _lower_on_cpu(*args, function, levels):
-    most = function.most_in_kernels(levels, _avals(args)) if one_kernel.ENABLED else 0
-    if not most:
-        return _lower(*args, function=function, levels=levels)
+def _lower_in_kernels(*args, function, levels):
+    most = function.most_in_kernels(levels, _avals(args))
     return one_kernel.evaluate(function.jaxpr(levels, _avals(args)), args, most)
 
 
-mlir.register_lowering(lanes_p, mlir.lower_fun(_lower_on_cpu, multiple_results=True), platform="cpu")
+def _lower_on_cpu(ctx, *args, function, levels):
+    avals = tuple((x.shape, x.dtype) for x in ctx.avals_in)
+    cut = one_kernel.active() and one_kernel.on_one_device(ctx) and function.most_in_kernels(levels, avals)
+    lower = mlir.lower_fun(_lower_in_kernels if cut else _lower, multiple_results=True)
+    return lower(ctx, *args, function=function, levels=levels)
+
+
+mlir.register_lowering(lanes_p, _lower_on_cpu, platform="cpu")
 
 
 def _batch(args, dims, *, function, levels):

@@ -66,8 +66,7 @@ def evaluate(closed: Any, arguments: Sequence[Any], most: int = MOST, looping: b
     start = 0
 
     def fits(eqn):
-        large = looping and any(size_of(v) > COPIED for v in (*eqn.invars, *eqn.outvars))
-        return not large and supported(eqn, most)
+        return supported(eqn, most) and not (looping and any(size_of(v) > COPIED for v in (*eqn.invars, *eqn.outvars)))
 
     while start < len(eqns):
         end = start
@@ -85,13 +84,26 @@ def evaluate(closed: Any, arguments: Sequence[Any], most: int = MOST, looping: b
 
 
 def active() -> bool:
-    return ENABLED and jax.default_backend() == "cpu"
+    """Whether programs that are traced now can be cut: not under a mesh whose axes are parts of types."""
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = all(kind == jax.sharding.AxisType.Manual for kind in mesh.axis_types)
+    return ENABLED and jax.default_backend() == "cpu" and (mesh.empty or manual)
+
+
+def on_one_device(context: Any) -> bool:
+    """Whether what is lowered in a context runs on one device as it stands: XLA puts exchanges between devices into it else."""
+    axes = context.module_context.axis_context
+    if hasattr(axes, "num_devices"):
+        return axes.num_devices == 1
+    mesh = getattr(axes, "mesh", None)
+    return mesh is None or set(axes.manual_axes) >= set(mesh.axis_names)
 
 
 def takes(jaxpr: Any) -> bool:
     """Whether what a step computes of a function of the user's fits in one kernel."""
-    numbers = sum(map(size_of, (*jaxpr.constvars, *jaxpr.invars)))
-    return active() and numbers <= MOST and all(map(supported, jaxpr.eqns))
+    variables = (*jaxpr.constvars, *jaxpr.invars)
+    small = all(map(_plain, variables)) and sum(map(size_of, variables)) <= MOST
+    return active() and small and all(map(supported, jaxpr.eqns))
 
 
 def whole(jaxpr: Any, most: int) -> bool:
@@ -101,7 +113,7 @@ def whole(jaxpr: Any, most: int) -> bool:
 
 def supported(eqn: Any, most: int = MOST) -> bool:
     """Whether XLA can compile the operation into a larger function, and it makes at most ``most`` numbers."""
-    if eqn.effects:
+    if eqn.effects or not all(map(_plain, (*eqn.invars, *eqn.outvars))):
         return False
     inner = _inner(eqn)
     if inner:
@@ -114,6 +126,13 @@ def supported(eqn: Any, most: int = MOST) -> bool:
     if name == "dynamic_update_slice":
         return size_of(eqn.invars[1]) <= most
     return name in SUPPORTED and all(size_of(v) <= most for v in eqn.outvars)
+
+
+def _plain(v: Any) -> bool:
+    """Whether a variable is an array of numbers of known shape."""
+    aval = v.aval
+    known = all(isinstance(d, int) for d in getattr(aval, "shape", (None,)))
+    return known and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
 
 
 def native(eqn: Any) -> bool:
