@@ -17,6 +17,7 @@ from .sensealg import Costate, SensitivityMethod
 from .stretches import Stretches, rows_of
 
 STATES = 512  # kept by default: more steps than most solves take, and little to allocate for many lanes
+SLOPES = 2**20  # bytes of slopes that are recorded where that spares the stages of a single lane another evaluation
 SMALL_RECORD = 135 * 2**10  # bytes of a record that is kept whole in any case
 
 
@@ -42,6 +43,10 @@ class DiscreteAdjoint(SensitivityMethod):
             return plan_checkpoints(rows, state_bytes, 1, block, self.memory)
         count = max(STATES, SMALL_RECORD // max(state_bytes, 1)) if self.checkpoints is None else self.checkpoints
         return checkpoints_of_number(rows, count, block)
+
+    def slopes_of_one(self, system: System, rows: int) -> bool:
+        size = rows * (system.tableau.stages + 1) * system.size * system.dtype.itemsize
+        return system.compact and system.light is None and size <= SLOPES
 
     def reverse(self, problem: Reverse) -> Costate:
         rows = rows_of(problem)

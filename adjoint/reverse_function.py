@@ -25,11 +25,13 @@ def reverse_function(
     wanted: tuple[int, ...],
     watch: bool = False,
     replays: bool = False,
+    slopes_of_one: bool = False,
 ) -> LaneFunction:
     """``(arguments, results of the recorder, cotangents) -> cotangents of the arguments at ``wanted``.
 
     With ``watch`` the fields of a `ReverseInfo` follow. ``replays``: of more than one lane there is no record; the steps are
-    taken again. Lanes that share one record came from a single solve, and have it.
+    taken again. Lanes that share one record came from a single solve, and have it. ``slopes_of_one``: of more than one lane
+    the record has no slopes.
     """
     system, index, tree = calls.system, calls.index, calls.tree(options)
     schedule = index.schedule
@@ -52,6 +54,8 @@ def reverse_function(
         result = tree.unflatten(flat[calls.flat_count : after])
         if replays and context.size > 1 and not context.shared[last]:
             result = run_forward(system, options, context, args, theta, shared, steps=scratch)
+        if slopes_of_one and context.size > 1:
+            result = result._replace(steps=result.steps._replace(k=None))
         reverse = Reverse(
             system,
             options,

@@ -35,6 +35,13 @@ class ReverseMode:
         #: of many lanes in tiles there is no record: the reverse pass makes it anew, a tile at a time
         self.replays = calls.system.tiles and method.replays_tiles and not (options.record or options.everystep)
         self.recorder = calls.forward(self.recording)
+        slopes = method.slopes_of_one(calls.system, record_rows(options.max_steps))
+        #: the slopes of a single lane are recorded, of several lanes they would take much memory
+        self.slopes_of_one = slopes and not self.recording.dense and self.recording.slots is None and not options.record
+        if self.slopes_of_one:
+            with_slopes = self.recording._replace(dense=True)
+            self.recorder = self._with_slopes_of_one(calls.forward(with_slopes), calls.forward(self.recording))
+            self.recording = with_slopes
         if self.replays:
             self.recorder = replace(self.recorder, tiling=self._without_record(calls.forward(options)))
         self._reversers: dict = {}
@@ -43,9 +50,29 @@ class ReverseMode:
         key = (base, wanted)
         if key not in self._reversers:
             self._reversers[key] = reverse_function(
-                self.calls, self.recording, self.method, base, wanted, replays=self.replays
+                self.calls,
+                self.recording,
+                self.method,
+                base,
+                wanted,
+                replays=self.replays,
+                slopes_of_one=self.slopes_of_one,
             )
         return self._reversers[key]
+
+    def _with_slopes_of_one(self, with_slopes: LaneFunction, without: LaneFunction) -> LaneFunction:
+        """The recording solve with slopes, and zeros for those of several lanes, which nobody reads."""
+        calls, tree = self.calls, self.calls.tree(self.recording)
+        options = self.recording._replace(dense=True)
+
+        def run(context: LaneContext, *flat):
+            if context.size == 1:
+                return with_slopes.run(context, *flat)
+            result = tree.unflatten(without.run(context, *flat))
+            empty = empty_steps(calls.system, options, context.size, calls.system.size)
+            return jax.tree.leaves(result._replace(steps=result.steps._replace(k=empty.k)))
+
+        return replace(with_slopes, run=run, outline=None)
 
     def _without_record(self, plain: LaneFunction) -> Tiling:
         """The plain solve, and zeros for a record that nobody reads."""

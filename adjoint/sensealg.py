@@ -57,6 +57,10 @@ class SensitivityMethod:
         """Which of ``rows`` recorded states to keep; None for all of them."""
         return None
 
+    def slopes_of_one(self, system: System, rows: int) -> bool:
+        """Whether the slopes of ``rows`` steps are recorded too where there is a single lane."""
+        return False
+
     def reverse(self, problem: Reverse) -> Costate:
         """Carry the cotangents of ``problem`` back to t0."""
         raise NotImplementedError

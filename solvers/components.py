@@ -118,7 +118,8 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
         if name in FOLDS:
             return [_plain(_fold(FOLDS[name], numbers[0], **params))]
         if name == "dot_general":
-            return [_plain(_dot(*numbers, eqn.outvars[0].aval.dtype, **params))]
+            a, b = numbers
+            return [_plain(_dot(a, b, eqn.outvars[0].aval.dtype, **params))]
     return as_it_stands(eqn, [joined(x, v.aval.dtype) for x, v in zip(inputs, eqn.invars, strict=True)])
 
 

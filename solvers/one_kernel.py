@@ -34,6 +34,7 @@ from .components import ELEMENTWISE, as_it_stands, size_of
 KNOWN = ("0.10.2",)  # versions of jaxlib
 ENABLED = os.environ.get("HYBRIDAX_ONE_KERNEL", str(int(jaxlib.__version__ in KNOWN))) == "1"
 COPIED = 1024  # numbers of an array that a kernel in a loop may copy
+FILLED = 2**22  # numbers that are all the same: an array that is made in a kernel need not be copied to it
 REDUCED = 32  # numbers that a reduction may read: XLA hands larger ones to a library
 FEWEST = 8  # operations of a run without a loop
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -63,9 +64,11 @@ def evaluate(closed: Any, arguments: Sequence[Any], most: int = MOST, looping: b
     values.update(zip(jaxpr.invars, arguments, strict=True))
     eqns = _live(jaxpr)
     last = _last_uses(eqns, jaxpr.outvars)
-    start = 0
+    start, results, fills = 0, set(_variables(jaxpr.outvars)), not looping and whole(jaxpr, most)
 
     def fits(eqn):
+        if fills and eqn.primitive.name == "broadcast_in_dim" and size_of(eqn.invars[0]) == 1:
+            return eqn.outvars[0] not in results and size_of(eqn.outvars[0]) <= FILLED
         return supported(eqn, most) and not (looping and any(size_of(v) > COPIED for v in (*eqn.invars, *eqn.outvars)))
 
     while start < len(eqns):

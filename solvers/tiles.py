@@ -35,7 +35,7 @@ class Tiling:
     ``finish(lanes, results)``: all results, from those of ``run`` for all lanes.
     """
 
-    run: Callable[..., tuple[list[Any], Any]]
+    run: Callable[..., tuple[Sequence[Any], Any]]
     scratch: Callable[[int], Any] = _nothing
     finish: Callable[[int, list[Any]], list[Any]] = lambda lanes, results: results
 
