@@ -35,7 +35,7 @@ def reverse_function(
     """
     system, index, tree = calls.system, calls.index, calls.tree(options)
     schedule = index.schedule
-    last = calls.flat_count + tree.num_leaves - 1  # a part of the record, if there is one
+    steps = tree.unflatten(range(calls.flat_count, calls.flat_count + tree.num_leaves)).steps
     need_times = any(i in wanted for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
     diff = tuple(i for i in calls.diff if calls.args_count + i in wanted)
     record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options))))
@@ -52,7 +52,7 @@ def reverse_function(
         shared = context.shared[calls.args_count : calls.flat_count]
         after = calls.flat_count + tree.num_leaves
         result = tree.unflatten(flat[calls.flat_count : after])
-        if replays and context.size > 1 and not context.shared[last]:
+        if replays and context.size > 1 and not context.shared[steps.t]:
             result = run_forward(system, options, context, args, theta, shared, steps=scratch)
         if slopes_of_one and context.size > 1:
             result = result._replace(steps=result.steps._replace(k=None))
@@ -72,6 +72,9 @@ def reverse_function(
         costate = method.reverse(reverse)
         # a solve that failed has no gradient
         failed = (result.outcome.status > RetCode.Terminated) | costate.failed
+        if replays:
+            # zeros in place of a record must never pass for one
+            failed = failed | (result.steps.count < result.outcome.accepted)
         any_failed = jnp.any(failed)
 
         def poison(x, axis: int | None = 0):
@@ -93,8 +96,8 @@ def reverse_function(
         return [*(cotangents[i] for i in wanted), *info], result.steps
 
     def tile(context: LaneContext, scratch: Steps, *flat):
-        results, steps = backwards(context, *flat, scratch=scratch)
-        return results, scratch if context.shared[last] else steps
+        results, used = backwards(context, *flat, scratch=scratch)
+        return results, scratch if context.shared[steps.t] else used
 
     outs = tuple(Out(0, i) for i in wanted) + (Out(0),) * (len(ReverseInfo._fields) if watch else 0)
     tiling = Tiling(tile, lambda lanes: empty_steps(system, options, lanes, system.size)) if replays else None

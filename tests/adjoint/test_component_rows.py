@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridax.adjoint import assemble, programs
+from hybridax.solvers import tiles
 
 import hybridax as hx
 
@@ -82,4 +83,5 @@ def _instructions(lanes):
 
 
 def test_the_program_does_not_grow_with_the_lanes():
-    assert _instructions(2) == _instructions(50)
+    """Beyond one tile, where there are tiles."""
+    assert _instructions(2 * tiles.LANES) == _instructions(9 * tiles.LANES - 5)
