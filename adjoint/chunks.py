@@ -82,8 +82,7 @@ class Chunks(Transpose):
         times = [t + row.h * np.asarray(c, t.dtype) for c in tableau.c]
         x, slopes, pullbacks, mu = u, [r.rhs(t, u, sweep.p)], {}, [sweep.mu]
         for q in range(1, tableau.stages + 1):
-            # see transpose_row for the barrier
-            x = lax.optimization_barrier(u + row.h[..., None] * combine(tableau.a[q, :q], slopes))
+            x = u + row.h[..., None] * combine(tableau.a[q, :q], slopes)
             slope, pullbacks[q] = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (x, times[q]), sweep.p)
             slopes.append(slope)
 
@@ -165,8 +164,7 @@ class Chunks(Transpose):
         states, slopes = [u], []
         for q in range(1, tableau.stages + 1):
             slopes.append(self._slopes(times[..., q - 1], states[-1], p) if k is None else k[:, :, q - 1])
-            # see transpose_row for the barrier
-            states.append(lax.optimization_barrier(u + h[..., None] * combine(tableau.a[q, :q], slopes)))
+            states.append(u + h[..., None] * combine(tableau.a[q, :q], slopes))
         return jnp.stack(states, 2), times
 
     def _slopes(self, t: Array, u: Array, p) -> Array:

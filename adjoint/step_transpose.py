@@ -15,7 +15,7 @@ from typing import Callable, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from ..solvers.tableau import Tableau
 
@@ -51,8 +51,7 @@ def transpose_row(
             if tableau.a[later, q] != 0:
                 v[q] = v[q] + h * np.asarray(tableau.a[later, q], h.dtype) * w[later]
         if q >= first:
-            # without the barrier XLA fuses the stages into one kernel, and evaluates the first ones again and again
-            w[q] = lax.optimization_barrier(pull(q, v[q]))
+            w[q] = pull(q, v[q])
             if q == s:
                 w[q] = w[q] + lam
             total = total + w[q]
