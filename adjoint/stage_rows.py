@@ -140,7 +140,7 @@ class StageRows:
         it as many times. Elsewhere that costs an operation more.
         """
         s = self.tableau.stages
-        if not self.reverse.system.compact:
+        if not (self.reverse.compact or self.reverse.context.tiled):
             carry = lax.fori_loop(0, s, lambda i, c: visit(i, at(i, c), c), carry)
             return carry, at(jnp.asarray(s), carry)
 

@@ -43,12 +43,14 @@ class LaneContext(NamedTuple):
     """What a run needs to know of its lanes.
 
     ``size``: number of lanes B. ``shared[i]``: argument i came without a lane axis. ``total``: results that stand for
-    a shared argument (its cotangent) are to be summed over the lanes, and come back without a lane axis.
+    a shared argument (its cotangent) are to be summed over the lanes, and come back without a lane axis. ``tiled``: these
+    lanes are a tile, and in one kernel.
     """
 
     size: int
     shared: tuple[bool, ...]
     total: bool
+    tiled: bool = False
 
 
 def lanes_of(levels: tuple[Level, ...]) -> int:

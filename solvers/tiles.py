@@ -44,7 +44,7 @@ def in_tiles(function: LaneFunction, tiling: Tiling, context: LaneContext, args:
     """The results of ``function`` for merged ``args``."""
     count = context.size
     size = -(-count // -(-count // LANES))  # tiles of much the same size
-    inner = context._replace(size=size, total=False)
+    inner = context._replace(size=size, total=False, tiled=True)
     scratch, places = jax.tree.flatten(tiling.scratch(size))
     moves = [not shared or always for shared, always in zip(context.shared, function.lane_args, strict=True)]
     axes = [axis if m else None for axis, m in zip(function.in_axes, moves, strict=True)]
