@@ -1,7 +1,8 @@
 """DiscreteAdjoint: the exact transpose of the Runge-Kutta steps that were taken (see `transpose`).
 
 Exact for the numbers that the solve returned, at any tolerance. Cost: about two solves, whatever the number of saves.
-Memory: the recorded steps, or checkpoints. Source: Hager, Runge-Kutta methods in optimal control and the transformed
+Memory: the recorded steps, or checkpoints; where many lanes are taken in tiles (`solvers.tiles`) the record of one tile, whose
+steps the reverse pass takes again. Source: Hager, Runge-Kutta methods in optimal control and the transformed
 adjoint system, Numer. Math. 87 (2000) 247-282.
 """
 
