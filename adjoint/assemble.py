@@ -148,7 +148,6 @@ def assemble(
         getattr(backend, "vectorises", True) and not calls_host_one_by_one(captured[0].jaxpr),
         program if program is not None and is_light(program) else None,
         program is not None and one_kernel.takes(program.jaxpr),
-        all(one_kernel.takes(c.jaxpr) for c in captured),
         not any(c.jaxpr.effects for c in captured),
     )
     flags = tuple(

@@ -58,13 +58,15 @@ class System:
     vectorises: bool = True  # the right-hand side and its derivative run over many points at once for little more
     light: Any | None = None  # the right-hand side as a jaxpr of (u, t, *theta), where all in it is small: see `components`
     compact: bool = False  # on one lane, all that a step computes fits in one native function: see `one_kernel`
-    all_compact: bool = False  # ... and so do the functions of events
     pure: bool = True  # no function of the user's has an effect, such as a print
 
     @property
     def tiles(self) -> bool:
-        """Whether many lanes are taken in tiles, each one native function; see `solvers.tiles`."""
-        return self.light is not None and self.compact and self.all_compact and self.param_size is None
+        """Whether many lanes are taken in tiles, each one native function; see `solvers.tiles`.
+
+        Not with events: what they write on each lane are loops over lanes there, slower than XLA's own, and long to compile.
+        """
+        return self.light is not None and self.compact and not self.events
 
     @property
     def rolls(self) -> bool:

@@ -1,4 +1,4 @@
-"""Many lanes of a small system, computed a tile at a time: the values of lanes computed one by one."""
+"""Many lanes of a small system, without events a tile at a time: the values of lanes computed one by one."""
 
 import functools
 
