@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from ..solvers.forward import ForwardOptions, run_forward
-from ..solvers.forward_walk import empty_steps
 from ..solvers.integrate import RetCode
 from ..solvers.lanes import LaneContext, LaneFunction, Out
-from ..solvers.record import Steps, lane_axes
+from ..solvers.record import Steps, empty_steps, lane_axes
 from ..solvers.tiles import Tiling
 from .calls import Calls
 from .diagnostics import ReverseInfo, finish_info

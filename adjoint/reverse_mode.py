@@ -14,9 +14,8 @@ import numpy as np
 from jax.interpreters import ad
 
 from ..solvers.forward import ForwardOptions
-from ..solvers.forward_walk import empty_steps
 from ..solvers.lanes import LaneContext, LaneFunction, Level, Out, call_lanes
-from ..solvers.record import record_rows
+from ..solvers.record import empty_steps, record_rows
 from ..solvers.system import System
 from ..solvers.tiles import Tiling
 from .calls import Calls
@@ -40,7 +39,7 @@ class ReverseMode:
         self.slopes_of_one = slopes and not self.recording.dense and self.recording.slots is None and not options.record
         if self.slopes_of_one:
             with_slopes = self.recording._replace(dense=True)
-            self.recorder = self._with_slopes_of_one(calls.forward(with_slopes), calls.forward(self.recording))
+            self.recorder = self._with_slopes_of_one(with_slopes, self.recorder)
             self.recording = with_slopes
         if self.replays:
             self.recorder = replace(self.recorder, tiling=self._without_record(calls.forward(options)))
@@ -60,19 +59,18 @@ class ReverseMode:
             )
         return self._reversers[key]
 
-    def _with_slopes_of_one(self, with_slopes: LaneFunction, without: LaneFunction) -> LaneFunction:
-        """The recording solve with slopes, and zeros for those of several lanes, which nobody reads."""
-        calls, tree = self.calls, self.calls.tree(self.recording)
-        options = self.recording._replace(dense=True)
+    def _with_slopes_of_one(self, options: ForwardOptions, without: LaneFunction) -> LaneFunction:
+        """The solve that records by ``options``; of several lanes ``without``, and zeros for slopes, which nobody reads."""
+        calls, tree, alone = self.calls, self.calls.tree(self.recording), self.calls.forward(options)
 
         def run(context: LaneContext, *flat):
             if context.size == 1:
-                return with_slopes.run(context, *flat)
+                return alone.run(context, *flat)
             result = tree.unflatten(without.run(context, *flat))
             empty = empty_steps(calls.system, options, context.size, calls.system.size)
             return jax.tree.leaves(result._replace(steps=result.steps._replace(k=empty.k)))
 
-        return replace(with_slopes, run=run, outline=None)
+        return replace(alone, run=run, outline=None)
 
     def _without_record(self, plain: LaneFunction) -> Tiling:
         """The plain solve, and zeros for a record that nobody reads."""

@@ -15,10 +15,10 @@ from jax import Array, lax
 from .buffers import put, set_row, take, where_lanes
 from .events import Conditions, RootState, find_roots, time_resolution
 from .integrate import Arrival, RetCode, Walk
-from .record import EventLog, Saves, Steps, keep_state, record_rows
+from .record import EventLog, Saves, Steps, empty_steps, keep_state
 from .runge_kutta import Step, interpolate
 from .schedule import Schedule
-from .system import LaneSystem, System
+from .system import LaneSystem
 
 
 class ForwardArgs(NamedTuple):
@@ -56,22 +56,6 @@ class ForwardAux(NamedTuple):
     steps: Steps | None
     roots: RootState | None
     terminated: Array
-
-
-def empty_steps(system: System, options: ForwardOptions, lanes: int, n: int) -> Steps:
-    """A record without steps, of states ``(n,)``."""
-    m = record_rows(options.max_steps)
-    real = jnp.zeros((m, lanes), system.time_dtype)
-    stages = system.tableau.stages + 1
-    return Steps(
-        jnp.zeros((), np.int32),
-        real,
-        real,
-        jnp.zeros((m if options.slots is None else options.slots, lanes, n), system.dtype),
-        jnp.zeros((m, lanes, stages, n), system.dtype) if options.dense else None,
-        real + 1 if system.has_roots else None,
-        None if options.slots is None else jnp.ones((), np.int32),
-    )
 
 
 class ForwardWalk(Walk):

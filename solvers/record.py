@@ -6,12 +6,17 @@ step or has finished; a step of length zero is the identity. Lanes stand at axis
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from .buffers import get_row, set_row
+
+if TYPE_CHECKING:
+    from .forward_walk import ForwardOptions
+    from .system import System
 
 ALIGNED = 32  # the record has a multiple of this many rows, so that a reverse sweep can cut it into equal chunks
 
@@ -31,6 +36,22 @@ class Steps(NamedTuple):
     k: Array | None  # (M, B, s+1, n), slopes, kept where a method needs dense output
     theta: Array | None  # (M, B), 1 unless an event cut the step short; kept where events have roots
     stride: Array | None = None  # (), where there are checkpoints
+
+
+def empty_steps(system: System, options: ForwardOptions, lanes: int, n: int) -> Steps:
+    """A record without steps, of states ``(n,)``."""
+    m = record_rows(options.max_steps)
+    real = jnp.zeros((m, lanes), system.time_dtype)
+    stages = system.tableau.stages + 1
+    return Steps(
+        jnp.zeros((), np.int32),
+        real,
+        real,
+        jnp.zeros((m if options.slots is None else options.slots, lanes, n), system.dtype),
+        jnp.zeros((m, lanes, stages, n), system.dtype) if options.dense else None,
+        real + 1 if system.has_roots else None,
+        None if options.slots is None else jnp.ones((), np.int32),
+    )
 
 
 def keep_state(steps: Steps, row: Array, u: Array) -> tuple[Array, Array | None]:
