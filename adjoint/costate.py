@@ -37,6 +37,7 @@ class CostateAux(NamedTuple):
     entry: Array  # (B,), number of stops still ahead
     segment: Array  # (B,), number of events before the present position
     row: Array  # (B,), a row of the record at or after the present position
+    u: Array | None  # (B, n), the state there, where it is read off the record
     stops: Array  # (K+1, B), gradients of event times
     bad: Array  # (B,)
     trouble: Array  # (B,), of events; see `Jumped`
@@ -105,12 +106,8 @@ class CostateWalk(Walk):
 
     # -- the equation
 
-    def state(self, aux: CostateAux, t: Array, y: Array) -> Array:
-        """``u`` at time ``t``."""
-        return y[..., self.n :] if self.dense is None else self.dense(t[None], aux.segment, aux.row)[0]
-
     def rhs(self, aux: CostateAux, t: Array, y: Array) -> Array:
-        return self._slope(aux, t, y[:, : self.n], self.state(aux, t, y))
+        return self._slope(aux, t, y[:, : self.n], y[:, self.n :] if aux.u is None else aux.u)
 
     def _slope(self, aux: CostateAux, t: Array, lam: Array, u: Array) -> Array:
         r = self.reverse
@@ -140,17 +137,26 @@ class CostateWalk(Walk):
         return self.integral.error(self, aux, step)
 
     def after_step(self, aux: CostateAux, step: Step, accepted, landed, theta, row, extra) -> CostateAux:
-        due = jnp.zeros_like(landed)
-        log = self.reverse.result.events
-        if aux.p is not None and log.time.shape[0]:
-            # an event that writes parameters needs all of mu
-            ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * self.next_stop(aux.entry)
-            due = landed & (aux.segment > 0) & ahead
-        aux = self.integral.add(self, aux, step, accepted, due, extra)
+        aux = self.integral.add(self, aux, step, accepted, extra)
         aux = self.see(aux, step.u1, accepted)
         if step.ahead is not None:
-            aux = aux._replace(row=jnp.where(accepted, step.ahead.row[-1], aux.row))
+            u = where_lanes(accepted, step.ahead.u[-1], aux.u)
+            aux = aux._replace(row=jnp.where(accepted, step.ahead.row[-1], aux.row), u=u)
         return aux
+
+    def full(self, aux: CostateAux, landed: Array) -> Array | None:
+        full, log = self.integral.full(aux), self.reverse.result.events
+        if full is None or aux.p is None or not log.time.shape[0]:
+            return full
+        # an event that writes parameters needs all of mu
+        ahead = self.direction * take(log.time, aux.segment - 1) >= self.direction * self.next_stop(aux.entry)
+        return full | jnp.any(landed & (aux.segment > 0) & ahead)
+
+    def rest(self, aux: CostateAux) -> CostateAux:
+        return self.integral.finish(self, aux)
+
+    def pending(self, aux: CostateAux) -> Array | bool:
+        return self.integral.pending(aux)
 
     # -- stops
 
@@ -213,9 +219,10 @@ class CostateWalk(Walk):
             stops=put(aux.stops, jumped.stop, jumped.sigma, jumped.stop >= 0),
             trouble=jnp.maximum(aux.trouble, jumped.trouble),
         )
+        left = take(r.result.events.left, event)
         if self.solves_state:
-            u = where_lanes(on, take(r.result.events.left, event), u)
-        return aux, jumped.lam, u
+            return aux, jumped.lam, where_lanes(on, left, u)
+        return aux._replace(u=where_lanes(on, left, aux.u)), jumped.lam, u
 
     # -- what is watched
 

@@ -27,6 +27,7 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         walk.count,
         result.events.count,
         jnp.zeros(lanes, np.int32) if walk.dense is None else walk.dense.last,
+        None if walk.dense is None else outcome.u,
         jnp.zeros_like(args.schedule.stops.T),
         jnp.zeros(lanes, bool),
         jnp.zeros(lanes, np.int32),
@@ -51,10 +52,9 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
     state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0, jnp.zeros_like(y))
     if reverse.options.slots is None:
         state = integrate(walk, stepping, state)
-        aux = walk.integral.finish(walk, state.aux)
     else:
         state = _by_blocks(walk, stepping, state)
-        aux = state.aux
+    aux = state.aux
     lam = state.u[:, : walk.n] + saves_at_start(reverse)
     times = finish_times(reverse, lam, aux.stops)
     failed = aux.bad | (aux.trouble > 0) | (state.status != RetCode.Success)
@@ -73,8 +73,7 @@ def _by_blocks(walk: CostateWalk, stepping: Stepping, state: State) -> State:
         j, s = carry
         part = walk.within(replay(reverse, j, reverse.options.window, padding=1, slopes=True))
         status = jnp.where(s.status == RetCode.Success, RetCode.Running, s.status)
-        s = integrate(part, stepping, s._replace(stop=s.t, k0=jnp.zeros_like(s.k0), status=status))
-        return j - 1, s._replace(aux=part.integral.finish(part, s.aux))
+        return j - 1, integrate(part, stepping, s._replace(stop=s.t, k0=jnp.zeros_like(s.k0), status=status))
 
     last = block_of(reverse, steps.count)
     return lax.while_loop(lambda c: c[0] >= 0, body, (last, state))[1]

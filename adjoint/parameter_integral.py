@@ -23,14 +23,19 @@ class ParameterIntegral:
         return None, None
 
     def add(
-        self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, due: Array, extra: Any
+        self, walk: CostateWalk, aux: CostateAux, step: Step, accepted: Array, extra: Any
     ) -> CostateAux:
-        """Take in a step (its share is empty where not accepted).
-
-        Lanes that are ``due`` stand where ``mu`` is needed: it must be complete afterwards.
-        """
+        """Take in a step (its share is empty where not accepted)."""
         return aux
 
+    def full(self, aux: CostateAux) -> Array | None:
+        """Whether the walk must `finish` before its next step, ``()``; None where mu is complete after each."""
+        return None
+
+    def pending(self, aux: CostateAux) -> Array | bool:
+        """Whether the walk must `finish` before its end."""
+        return False
+
     def finish(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
-        """Complete ``mu`` at the end of the walk."""
+        """Complete ``mu``."""
         return aux

@@ -8,7 +8,7 @@ large, the step is cut in halves, and those in halves again: the parts of a step
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -36,30 +36,30 @@ class PointIntegral(ParameterIntegral):
     atol: Array
     nodes: int | None = None
 
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, extra: Any) -> CostateAux:
         r = walk.reverse
         if not r.has_mu:
             return aux
         row = LamRows.empty(walk, 1, self.rtol.dtype, self.nodes is None)
         row = row.put(jnp.zeros((), np.int32), aux, step, accepted)
-        mu, done = aux.mu, ~accepted
-        if self.nodes is None:
-            share, fine, _ = self._take(r, aux, points_of(walk, row, None), row.h[0], mu)
-            mu, done = accept(r, mu, share, accepted & fine), done | fine
 
         def part(carry):
-            at, width, mu, failed = carry
+            at, width, mu, failed, by_nodes = carry
             low, length = (x.astype(row.t.dtype)[None] / WHOLE for x in (at, width))
-            points = nodes_of(walk, row, low, length, self.nodes or 3)
+            nodes = lambda: nodes_of(walk, row, low, length, self.nodes or 3)  # noqa: E731
+            stages = lambda: points_of(walk, row, None)  # noqa: E731
+            points = nodes() if self.nodes else lax.cond(by_nodes, *_as_many(nodes, stages))
             share, fine, finite = self._take(r, aux, points, row.h[0] * length[0], mu)
-            smallest = (width == 1) | ~finite
+            smallest = ((width == 1) & by_nodes) | ~finite
             mu, on = accept(r, mu, share, fine | smallest), fine | smallest
             at = jnp.where(on, at + width, at)
-            # the next part is as long as can stand there in a sequence of halves
-            return at, jnp.where(on, at & -at, width // 2), mu, failed | (smallest & ~fine)
+            # the next part is as long as can stand there in a sequence of halves, the first one by nodes the whole step
+            width = jnp.where(on, at & -at, jnp.where(by_nodes, width // 2, width))
+            return at, width, mu, failed | (smallest & ~fine), jnp.ones_like(by_nodes)
 
-        start = jnp.where(done, WHOLE, 0).astype(np.int32), jnp.full_like(aux.segment, WHOLE), mu, aux.bad
-        _, _, mu, bad = lax.while_loop(lambda c: jnp.any(c[0] < WHOLE), part, start)
+        begin = jnp.where(accepted, 0, WHOLE).astype(np.int32), jnp.full_like(aux.segment, WHOLE), aux.mu, aux.bad
+        start = *begin, jnp.asarray(self.nodes is not None)
+        _, _, mu, bad, _ = lax.while_loop(lambda c: jnp.any(c[0] < WHOLE), part, start)
         return aux._replace(mu=mu, bad=bad)
 
     def _take(self, r: Reverse, aux: CostateAux, p: Points, length: Array, mu: Mu) -> tuple[Mu, Array, Array]:
@@ -79,6 +79,21 @@ class PointIntegral(ParameterIntegral):
         size = jax.tree.map(lambda a, b: jnp.abs(a) + jnp.abs(b), mu, share)
         scaled = mu_error(r, error, size, self.rtol, self.atol)
         return share, scaled <= 1, jnp.isfinite(scaled)
+
+
+def _as_many(*rules: Callable[[], Points]) -> list[Callable[[], Points]]:
+    """The rules with as many points each: those that one lacks have no weight."""
+    counts = [jax.eval_shape(rule).t.shape[1] for rule in rules]
+
+    def padded(rule: Callable[[], Points], missing: int) -> Points:
+        def more(x: Array, axis: int, **how: Any) -> Array:
+            return jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)], **how)
+
+        p = rule()
+        t, lam, u = (more(x, 1, mode="edge") for x in (p.t, p.lam, p.u))
+        return Points(t, lam, u, more(p.weights, 0), more(p.errors, 0))
+
+    return [lambda rule=rule, n=n: padded(rule, max(counts) - n) for rule, n in zip(rules, counts, strict=True)]
 
 
 def parameter_integral(r: Reverse, rtol: Array, atol: Array, nodes: int | None = None) -> ParameterIntegral:

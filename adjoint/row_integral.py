@@ -45,13 +45,19 @@ class RowIntegral(ParameterIntegral):
         count = int(np.clip(POINTS // ((r.tableau.stages + 1) * r.lanes), 4, ROWS))
         return LamRows.empty(walk, count, self.rtol.dtype, self.nodes is None)
 
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, extra: Any) -> CostateAux:
         if not walk.reverse.has_mu:
             return aux
         rows: LamRows = aux.integral
         rows = rows.put(rows.used, aux, step, accepted)
-        full = (rows.used == rows.t.shape[0]) | jnp.any(due)
-        return lax.cond(full, lambda a: self.finish(walk, a), lambda a: a, aux._replace(integral=rows))
+        return aux._replace(integral=rows)
+
+    def full(self, aux: CostateAux) -> Array | None:
+        rows = aux.integral
+        return rows.used == rows.t.shape[0] if isinstance(rows, LamRows) else None
+
+    def pending(self, aux: CostateAux) -> Array | bool:
+        return aux.integral.used > 0 if isinstance(aux.integral, LamRows) else False
 
     def finish(self, walk: CostateWalk, aux: CostateAux) -> CostateAux:
         """Integrate over all rows, and empty them."""

@@ -57,7 +57,7 @@ class StepShares(ParameterIntegral):
         share, error = r.pull_params_each(lams, points.u, points.t, aux.p)
         return mu_error(r, error, aux.mu, self.rtol, self.atol), (points, share)
 
-    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, due, extra: Any) -> CostateAux:
+    def add(self, walk: CostateWalk, aux: CostateAux, step: Step, accepted, extra: Any) -> CostateAux:
         if extra is None:
             return aux
         r, (points, share) = walk.reverse, extra

@@ -143,9 +143,9 @@ class Transpose:
         if r.small:
             return sweep  # nothing is pending
         bar = where_lanes(on, kbar, jnp.zeros_like(kbar))
-        lam = sweep.lam + r.state_vjp(bar, u, sweep.p, t)
-        mu = r.add(sweep.mu, r.pull_params(bar[None], u[None], t[None], sweep.p))
-        return sweep._replace(lam=lam, mu=mu, kbar=where_lanes(on, jnp.zeros_like(kbar), kbar))
+        _, back = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (u, t), sweep.p)
+        mu, (du, _) = back(bar)
+        return sweep._replace(lam=sweep.lam + du, mu=r.add(sweep.mu, mu), kbar=where_lanes(on, jnp.zeros_like(kbar), kbar))
 
     # -- steps
 

@@ -71,6 +71,18 @@ class Walk:
         """Called once per iteration, before any event at its end is applied."""
         return aux
 
+    def full(self, aux: Any, landed: Array) -> Array | None:
+        """Whether the walk must `rest` before it goes on, ``()``; None where it never rests."""
+        return None
+
+    def rest(self, aux: Any) -> Any:
+        """Called where the walk is `full`, and once all lanes have ended if something is `pending` then."""
+        return aux
+
+    def pending(self, aux: Any) -> Array | bool:
+        """Whether the walk is to `rest` before it ends, ``()``."""
+        return False
+
     def arrive(self, aux: Any, t: Array, u: Array, tprev: Array, landed: Array, fired: Array, row) -> Arrival:
         """Called when a lane has landed on its stop or an event has fired."""
         raise NotImplementedError
@@ -146,7 +158,7 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
     eps = np.finfo(real).eps
 
     def active(s: State) -> Array:
-        return s.status == RetCode.Running
+        return (s.status == RetCode.Running) & (s.i < stepping.max_steps)
 
     def body(s: State) -> State:
         on = active(s)
@@ -178,6 +190,9 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
             t1 = jnp.where(cut, s.t + theta * h, t1)
             u1 = jnp.where(cut[:, None], interpolate(tableau, s.u, h, step.k, theta), u1)
         aux = walk.after_step(aux, step, accepted, landed, theta, s.i, extra)
+        full = walk.full(aux, landed)
+        if full is not None:
+            aux = lax.cond(full | ~jnp.any(on), walk.rest, lambda aux: aux, aux)
 
         if stepping.adaptive:
             log_error = jnp.log(jnp.maximum(error, np.asarray(1e-10, error.dtype)))
@@ -215,8 +230,8 @@ def integrate(walk: Walk, stepping: Stepping, state: State) -> State:
         step_or_rest = lambda s, _: (lax.cond(jnp.any(active(s)), body, lambda s: s, s), None)  # noqa: E731
         state, _ = lax.scan(step_or_rest, state, length=stepping.max_steps)
     else:
-        state = lax.while_loop(lambda s: jnp.any(active(s)) & (s.i < stepping.max_steps), body, state)
-    return state._replace(status=jnp.where(active(state), RetCode.MaxSteps, state.status))
+        state = lax.while_loop(lambda s: jnp.any(active(s)) | walk.pending(s.aux), body, state)
+    return state._replace(status=jnp.where(state.status == RetCode.Running, RetCode.MaxSteps, state.status))
 
 
 def _arrive(walk: Walk, s: State, tprev: Array, landed: Array, fired: Array) -> State:
