@@ -47,8 +47,21 @@ class DenseForward:
 
     def rows(self, t: Array, segment: Array, hint: Array) -> Array:
         """For times ``t (X, B)``, none after the end of row ``hint (B,)``, the rows of the segment that hold them."""
+        if self.reverse.compact:
+            return self._one_by_one(t, segment, hint)
         row, low, missed = self._near(t, segment, hint)
         return lax.cond(jnp.any(missed), self._bisect, lambda t, row, low: row, t, row, low)
+
+    def _one_by_one(self, t: Array, segment: Array, hint: Array) -> Array:
+        """`rows` by going back from ``hint``: in a kernel that is the fastest way, and the shortest to compile."""
+        low, high = self.bounds(segment)
+
+        def later(row: Array) -> Array:
+            start = jax.vmap(lambda i: take(self.steps.t, i))(row)
+            return (row > low) & (self.direction * start > self.direction * t)
+
+        last = jnp.broadcast_to(jnp.maximum(jnp.minimum(high, hint), low), t.shape)
+        return lax.while_loop(lambda row: jnp.any(later(row)), lambda row: row - later(row), last)
 
     def _near(self, t: Array, segment: Array, hint: Array) -> tuple[Array, Array, Array]:
         """`rows` by a look at the last ones before ``hint``; the first of the segment; and which of them were missed."""
@@ -98,6 +111,8 @@ class DenseForward:
 
     def many(self, t: Array, segment: Array, hint: Array) -> Array:
         """``u(t)`` for times ``(W, X, B)`` with segments and hints ``(W, B)``: ``(W, X, B, n)``."""
+        if self.reverse.compact:
+            return jnp.stack([self(*x) for x in zip(t, segment, hint, strict=True)])  # of one step
         row, low, missed = jax.vmap(self._near)(t, segment, hint)
         # a branch that is mapped would be taken always
         row = lax.cond(jnp.any(missed), jax.vmap(self._bisect), lambda t, row, low: row, t, row, low)

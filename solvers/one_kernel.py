@@ -153,7 +153,9 @@ def _inner(eqn: Any) -> list[Any]:
     if name in CALLS:
         return [params[CALLS[name]]]
     if name == "while":
-        return [params["cond_jaxpr"], params["body_jaxpr"]]
+        # the condition of a mapped loop can be one for each lane, of which `lax.while_loop` knows nothing
+        mapped = params["cond_jaxpr"].out_avals[0].ndim
+        return [] if mapped else [params["cond_jaxpr"], params["body_jaxpr"]]
     if name == "scan":
         return [params["jaxpr"]]
     return list(params["branches"]) if name == "cond" else []

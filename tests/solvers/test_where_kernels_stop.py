@@ -111,3 +111,14 @@ def test_a_state_on_two_devices():
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=flags, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     np.testing.assert_allclose(float(run.stdout), -4 * np.exp(-0.9), rtol=1e-7)
+
+
+def test_a_loop_with_a_condition_on_each_lane():
+    matrix, starts = jnp.array([[0.1, 0.3], [0.2, -0.1]]), jnp.array([[0.3, 0.2], [5.0, 0.1], [0.9, 40.0]])
+
+    def halved(x):
+        return jax.lax.while_loop(lambda x: jnp.sum(jnp.abs(x)) > 1, lambda x: matrix @ x, x)
+
+    closed = jax.make_jaxpr(jax.vmap(halved))(starts)
+    (found,) = jax.jit(lambda x: one_kernel.evaluate(closed, [x]))(starts)
+    np.testing.assert_array_equal(found, jnp.stack([halved(x) for x in starts]))
