@@ -73,8 +73,9 @@ class Calls:
     def tree(self, options: ForwardOptions) -> Any:
         return jax.tree.structure(self.template(options))
 
-    def outs(self, options: ForwardOptions) -> tuple[Out, ...]:
-        axes = jax.tree.leaves(lane_axes(self.template(options)))
+    def outs(self, options: ForwardOptions, alone: tuple[str, ...] = ()) -> tuple[Out, ...]:
+        """``alone``: fields of the record that only a single lane has; see `lane_axes`."""
+        axes = jax.tree.leaves(lane_axes(self.template(options), alone))
         return tuple(Out(None if a == -1 else a) for a in axes)
 
     def forward(

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..solvers.system import System
 from .checkpoints import Checkpoints, checkpoints_of_number, plan_checkpoints
 from .chunks import Chunks, chunk_rows
@@ -17,9 +19,10 @@ from .reverse import Reverse
 from .sensealg import Costate, SensitivityMethod
 from .stretches import Stretches, rows_of
 
-STATES = 512  # kept by default: more steps than most solves take, and little to allocate for many lanes
+STATES = 128, 512  # the fewest and the most kept by default, unless all are: most solves take no more steps
+RECORD = 2**16  # bytes of those between
 SLOPES = 2**20  # bytes of slopes that are recorded where that spares the stages of a single lane another evaluation
-SMALL_RECORD = 135 * 2**10  # bytes of a record that is kept whole in any case
+SMALL_RECORD = 135 * 2**10  # bytes of a record that is kept whole
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,10 @@ class DiscreteAdjoint(SensitivityMethod):
     """The exact transpose of the recorded steps; the default method.
 
     chunk: the most steps whose stages and parameter products are batched together, a power of two up to 32.
-    memory: bytes that the recorded states of a trajectory may take; None for `STATES` of them, or more where they are
-    small. A solve with more steps keeps states at checkpoints, and takes the steps between again, a block at a time: one
-    more forward solve. checkpoints: the most states kept, in place of what ``memory`` allows.
+    memory: bytes that the recorded states of a trajectory may take; None for all of them where they are small
+    (`SMALL_RECORD`), else `RECORD`, but not fewer or more than `STATES`. A solve with more steps keeps states at
+    checkpoints, and takes the steps between again, a block at a time: one more forward solve. checkpoints: the most states
+    kept, in place of what ``memory`` allows.
     """
 
     chunk: int = 32
@@ -42,12 +46,14 @@ class DiscreteAdjoint(SensitivityMethod):
         block, state_bytes = chunk_rows(self.chunk, system.size), system.size * system.dtype.itemsize
         if self.memory is not None and self.checkpoints is None:
             return plan_checkpoints(rows, state_bytes, 1, block, self.memory)
-        count = max(STATES, SMALL_RECORD // max(state_bytes, 1)) if self.checkpoints is None else self.checkpoints
+        whole = rows * state_bytes <= SMALL_RECORD
+        usual = rows if whole else int(np.clip(RECORD // max(state_bytes, 1), *STATES))
+        count = usual if self.checkpoints is None else self.checkpoints
         return checkpoints_of_number(rows, count, block)
 
     def slopes_of_one(self, system: System, rows: int) -> bool:
         size = rows * (system.tableau.stages + 1) * system.size * system.dtype.itemsize
-        return system.compact and system.light is None and size <= SLOPES
+        return system.light is None and size <= SLOPES
 
     def reverse(self, problem: Reverse) -> Costate:
         rows = rows_of(problem)

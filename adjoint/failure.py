@@ -36,6 +36,9 @@ class Loud(SensitivityMethod):
     def plan(self, system: System, rows: int) -> Checkpoints | None:
         return self.method.plan(system, rows)
 
+    def slopes_of_one(self, system: System, rows: int) -> bool:
+        return self.method.slopes_of_one(system, rows)
+
     def reverse(self, problem: Reverse) -> Costate:
         costate = self.method.reverse(problem)
         forward_failed = problem.result.outcome.status > RetCode.Terminated

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from ..solvers.forward import ForwardOptions, run_forward
 from ..solvers.integrate import RetCode
 from ..solvers.lanes import LaneContext, LaneFunction, Out
-from ..solvers.record import Steps, empty_steps, lane_axes
+from ..solvers.record import Steps, empty_steps, lane_axes, on_lanes
 from ..solvers.tiles import Tiling
 from .calls import Calls
 from .diagnostics import ReverseInfo, finish_info
@@ -23,23 +23,22 @@ def reverse_function(
     base: int,
     wanted: tuple[int, ...],
     watch: bool = False,
-    replays: bool = False,
-    slopes_of_one: bool = False,
+    alone: tuple[str, ...] = (),
 ) -> LaneFunction:
     """``(arguments, results of the recorder, cotangents) -> cotangents of the arguments at ``wanted``.
 
-    With ``watch`` the fields of a `ReverseInfo` follow. ``replays``: of more than one lane there is no record; the steps are
-    taken again. Lanes that share one record came from a single solve, and have it. ``slopes_of_one``: of more than one lane
-    the record has no slopes.
+    With ``watch`` the fields of a `ReverseInfo` follow. ``alone``: fields of the record that only a single solve has. Without
+    slopes the stages are evaluated again; without all of it the steps are taken again.
     """
     system, index, tree = calls.system, calls.index, calls.tree(options)
     schedule = index.schedule
-    steps = tree.unflatten(range(calls.flat_count, calls.flat_count + tree.num_leaves)).steps
+    ended = tree.unflatten(range(calls.flat_count, calls.flat_count + tree.num_leaves)).outcome.t
+    replays = "u" in alone
     need_times = any(i in wanted for i in (schedule.t0, schedule.t1, schedule.stops, schedule.saves))
     diff = tuple(i for i in calls.diff if calls.args_count + i in wanted)
-    record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options))))
+    record_axes = tuple(max(a, 0) for a in jax.tree.leaves(lane_axes(calls.template(options), alone)))
     in_axes = (0,) * calls.flat_count + record_axes + (1, 1, 1, 1, 0, 0)
-    record_lanes = tuple(out.axis is not None for out in calls.outs(options))
+    record_lanes = tuple(out.axis is not None for out in calls.outs(options, alone))
     lane_args = calls.lane_args + record_lanes + (True,) * 6
 
     def run(context: LaneContext, *flat):
@@ -51,10 +50,13 @@ def reverse_function(
         shared = context.shared[calls.args_count : calls.flat_count]
         after = calls.flat_count + tree.num_leaves
         result = tree.unflatten(flat[calls.flat_count : after])
-        if replays and context.size > 1 and not context.shared[steps.t]:
+        if alone and (context.size == 1 or (replays and context.shared[ended])):
+            # lanes that share all results share those of a single solve
+            result = result._replace(steps=on_lanes(result.steps, alone, context.size))
+        elif replays:
             result = run_forward(system, options, context, args, theta, shared, steps=scratch)
-        if slopes_of_one and context.size > 1:
-            result = result._replace(steps=result.steps._replace(k=None))
+        elif alone:
+            result = result._replace(steps=result.steps._replace(**dict.fromkeys(alone)))
         reverse = Reverse(
             system,
             options,
@@ -96,7 +98,7 @@ def reverse_function(
 
     def tile(context: LaneContext, scratch: Steps, *flat):
         results, used = backwards(context, *flat, scratch=scratch)
-        return results, scratch if context.shared[steps.t] else used
+        return results, scratch if context.shared[ended] else used
 
     outs = tuple(Out(0, i) for i in wanted) + (Out(0),) * (len(ReverseInfo._fields) if watch else 0)
     tiling = Tiling(tile, lambda lanes: empty_steps(system, options, lanes, system.size)) if replays else None

@@ -6,7 +6,7 @@ Under grad the forward pass leaves its record, and the method carries the cotang
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,8 @@ from jax.interpreters import ad
 
 from ..solvers.forward import ForwardOptions
 from ..solvers.lanes import LaneContext, LaneFunction, Level, Out, call_lanes
-from ..solvers.record import empty_steps, record_rows
+from ..solvers.record import empty_steps, of_one_lane, record_rows
 from ..solvers.system import System
-from ..solvers.tiles import Tiling
 from .calls import Calls
 from .reverse import Cotangents
 from .reverse_function import reverse_function
@@ -31,58 +30,52 @@ class ReverseMode:
         self.calls, self.method, self.plain = calls, method, plain
         self.recording = recording_options(calls.system, options, method)
         self.plain_tree = calls.tree(options)
-        #: of many lanes in tiles there is no record: the reverse pass makes it anew, a tile at a time
-        self.replays = calls.system.tiles and method.replays_tiles and not (options.record or options.everystep)
         self.recorder = calls.forward(self.recording)
-        slopes = method.slopes_of_one(calls.system, record_rows(options.max_steps))
-        #: the slopes of a single lane are recorded, of several lanes they would take much memory
-        self.slopes_of_one = slopes and not self.recording.dense and self.recording.slots is None and not options.record
-        if self.slopes_of_one:
-            with_slopes = self.recording._replace(dense=True)
-            self.recorder = self._with_slopes_of_one(with_slopes, self.recorder)
-            self.recording = with_slopes
-        if self.replays:
-            self.recorder = replace(self.recorder, tiling=self._without_record(calls.forward(options)))
+        #: fields of the record that only a single lane has
+        self.alone: tuple[str, ...] = ()
+        if calls.system.tiles and method.replays_tiles and not (options.record or options.everystep):
+            # in tiles: the reverse pass makes the record anew, a tile at a time
+            here = calls.template(self.recording).steps
+            self.alone = tuple(f for f in ("t", "h", "u", "k", "theta") if getattr(here, f) is not None)
+            self.recorder = self._with_record_of_one(options)
+        elif self._has_slopes_of_one(options):
+            # of several lanes they would take much memory
+            self.alone, without = ("k",), self.recording
+            self.recording = without._replace(dense=True)
+            self.recorder = self._with_record_of_one(without)
         self._reversers: dict = {}
 
     def reverser(self, base: int, wanted: tuple[int, ...]) -> LaneFunction:
         key = (base, wanted)
         if key not in self._reversers:
             self._reversers[key] = reverse_function(
-                self.calls,
-                self.recording,
-                self.method,
-                base,
-                wanted,
-                replays=self.replays,
-                slopes_of_one=self.slopes_of_one,
+                self.calls, self.recording, self.method, base, wanted, alone=self.alone
             )
         return self._reversers[key]
 
-    def _with_slopes_of_one(self, options: ForwardOptions, without: LaneFunction) -> LaneFunction:
-        """The solve that records by ``options``; of several lanes ``without``, and zeros for slopes, which nobody reads."""
-        calls, tree, alone = self.calls, self.calls.tree(self.recording), self.calls.forward(options)
+    def _has_slopes_of_one(self, options: ForwardOptions) -> bool:
+        wanted = self.method.slopes_of_one(self.calls.system, record_rows(options.max_steps))
+        return wanted and not self.recording.dense and self.recording.slots is None and not options.record
+
+    def _with_record_of_one(self, without: ForwardOptions) -> LaneFunction:
+        """The solve that records; of several lanes that by ``without``, and zeros for what only a single lane records."""
+        calls, options, fields = self.calls, self.recording, self.alone
+        one, several = calls.forward(options), calls.forward(without)
+
+        def of_several(found: Sequence[Any]) -> list[Any]:
+            result = calls.tree(without).unflatten(found)
+            empty = of_one_lane(empty_steps(calls.system, options, 1, calls.system.size), fields)
+            steps = empty if result.steps is None else result.steps._replace(**{f: getattr(empty, f) for f in fields})
+            return jax.tree.leaves(result._replace(steps=steps))
 
         def run(context: LaneContext, *flat):
-            if context.size == 1:
-                return alone.run(context, *flat)
-            result = tree.unflatten(without.run(context, *flat))
-            empty = empty_steps(calls.system, options, context.size, calls.system.size)
-            return jax.tree.leaves(result._replace(steps=result.steps._replace(k=empty.k)))
+            if context.size > 1:
+                return of_several(several.run(context, *flat))
+            result = calls.tree(options).unflatten(one.run(context, *flat))
+            return jax.tree.leaves(result._replace(steps=of_one_lane(result.steps, fields)))
 
-        return replace(alone, run=run, outline=None)
-
-    def _without_record(self, plain: LaneFunction) -> Tiling:
-        """The plain solve, and zeros for a record that nobody reads."""
-
-        def run(context: LaneContext, scratch: tuple, *flat):
-            return plain.run(context, *flat), scratch
-
-        def finish(lanes: int, results: list) -> list:
-            system = self.calls.system
-            return [*results, *jax.tree.leaves(empty_steps(system, self.recording, lanes, system.size))]
-
-        return Tiling(run, finish=finish)
+        tiling = several.tiling and replace(several.tiling, finish=lambda lanes, found: of_several(found))
+        return replace(one, run=run, outs=calls.outs(options, fields), outline=None, tiling=tiling)
 
     def derivative(self, levels: tuple[Level, ...], primals, tangents):
         """The jvp rule of the plain forward function: linear, and with a transpose that is the method's."""

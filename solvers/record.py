@@ -54,6 +54,20 @@ def empty_steps(system: System, options: ForwardOptions, lanes: int, n: int) -> 
     )
 
 
+def of_one_lane(steps: Steps, fields: tuple[str, ...]) -> Steps:
+    """``steps`` of a single lane, without the lane axis in ``fields``."""
+    return steps._replace(**{f: jnp.squeeze(getattr(steps, f), 1) for f in fields})
+
+
+def on_lanes(steps: Steps, fields: tuple[str, ...], lanes: int) -> Steps:
+    """``steps`` with the same ``fields`` on all lanes, from arrays without the lane axis."""
+
+    def spread(x: Array) -> Array:
+        return jnp.broadcast_to(x[:, None], (x.shape[0], lanes, *x.shape[1:]))
+
+    return steps._replace(**{f: spread(getattr(steps, f)) for f in fields})
+
+
 def keep_state(steps: Steps, row: Array, u: Array) -> tuple[Array, Array | None]:
     """The kept states with that of ``row``; when they are full, every other one is dropped."""
     if steps.stride is None:
@@ -115,8 +129,11 @@ class Result(NamedTuple):
     steps: Steps | None
 
 
-def lane_axes(result: Result) -> Any:
-    """The position of the lane axis in each array of a result (None: the same for all lanes)."""
+def lane_axes(result: Result, alone: tuple[str, ...] = ()) -> Any:
+    """The position of the lane axis in each array of a result (-1: the same for all lanes).
+
+    ``alone``: fields of the record that only a single lane has.
+    """
     axes = {"count": 0, "status": 0, "accepted": 0, "rejected": 0, "evaluations": 0}
 
     def of(part, default) -> Any:
@@ -131,5 +148,7 @@ def lane_axes(result: Result) -> Any:
         of(result.saves, 1),
         of(result.events, 1),
         of(result.outcome, 0),
-        None if steps is None else steps._replace(count=-1, stride=None if steps.stride is None else -1),
+        None
+        if steps is None
+        else steps._replace(count=-1, stride=None if steps.stride is None else -1, **dict.fromkeys(alone, -1)),
     )
