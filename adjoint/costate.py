@@ -123,7 +123,11 @@ class CostateWalk(Walk):
         times = t + jnp.asarray(c, t.dtype)[:, None] * h
         rows = self.dense.rows(times, aux.segment, aux.row)
         u = self.dense.at(times, rows)
-        jacobians = self.reverse.jacobians(u, times, aux.p)[place] if self.reverse.small else None
+        jacobians = None
+        if self.reverse.small:
+            # the slope at the start is known: no stage asks for the Jacobian there
+            some, stage = np.unique(place[1:], return_inverse=True)
+            jacobians = self.reverse.jacobians(u[some], times[some], aux.p)[np.append(0, stage)]
         return Ahead(times[place], u[place], rows[place], jacobians)
 
     def stage(self, aux: CostateAux, ahead: Ahead | None, i: int | Array, t: Array, y: Array) -> Array:
@@ -139,7 +143,7 @@ class CostateWalk(Walk):
     def after_step(self, aux: CostateAux, step: Step, accepted, landed, theta, row, extra) -> CostateAux:
         aux = self.integral.add(self, aux, step, accepted, extra)
         aux = self.see(aux, step.u1, accepted)
-        if step.ahead is not None:
+        if step.ahead is not None and aux.u is not None:
             u = where_lanes(accepted, step.ahead.u[-1], aux.u)
             aux = aux._replace(row=jnp.where(accepted, step.ahead.row[-1], aux.row), u=u)
         return aux
@@ -220,7 +224,7 @@ class CostateWalk(Walk):
             trouble=jnp.maximum(aux.trouble, jumped.trouble),
         )
         left = take(r.result.events.left, event)
-        if self.solves_state:
+        if aux.u is None:
             return aux, jumped.lam, where_lanes(on, left, u)
         return aux._replace(u=where_lanes(on, left, aux.u)), jumped.lam, u
 

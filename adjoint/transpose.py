@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -145,7 +146,8 @@ class Transpose:
         bar = where_lanes(on, kbar, jnp.zeros_like(kbar))
         _, back = r.vjp(lambda th, u_, t_: r.system.rhs(u_, th, t_), (u, t), sweep.p)
         mu, (du, _) = back(bar)
-        return sweep._replace(lam=sweep.lam + du, mu=r.add(sweep.mu, mu), kbar=where_lanes(on, jnp.zeros_like(kbar), kbar))
+        mu = jax.tree.map(jnp.add, sweep.mu, mu)
+        return sweep._replace(lam=sweep.lam + du, mu=mu, kbar=where_lanes(on, jnp.zeros_like(kbar), kbar))
 
     # -- steps
 
