@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..solvers.buffers import get_row, set_row
 from ..solvers.record import ALIGNED
 from ..solvers.runge_kutta import combine
 from .replay import Block
@@ -53,7 +54,7 @@ class Chunks(Transpose):
         low = sweep.row - sweep.row % size
 
         def window(x, start=low) -> Any:
-            return None if x is None else lax.dynamic_slice_in_dim(x, start, size, 0)
+            return None if x is None else lax.dynamic_slice_in_dim(x, start, size, 0, allow_negative_indices=False)
 
         t, h, theta, k = map(window, (steps.t, steps.h, steps.theta, steps.k))
         u = window(steps.u) if block is None else window(block.u, low - first)
@@ -105,7 +106,7 @@ class Chunks(Transpose):
         def transpose(j, carry):
             sweep, points = carry
             i = sweep.row - low
-            at = lambda x: lax.dynamic_index_in_dim(x, i, 0, keepdims=False)  # noqa: E731
+            at = lambda x: get_row(x, i)  # noqa: E731
             x, tx = at(states), at(times)
             row: RowBars = jax.tree.map(at, rows)
             row = row._replace(kbar=row.kbar.at[:, s].add(sweep.kbar))
@@ -114,7 +115,7 @@ class Chunks(Transpose):
                 return r.state_vjp(v, x[:, q], sweep.p, tx[:, q])
 
             lam, v = transpose_row(self.tableau, pull, row, sweep.lam, first=1)
-            points = lax.dynamic_update_index_in_dim(points, jnp.stack(v[1:], 1), i, 0)
+            points = set_row(points, i, jnp.stack(v[1:], 1))
             sweep = sweep._replace(row=sweep.row - 1, lam=lam, kbar=v[0])
             if sweep.seen is not None:
                 sweep = self.see(sweep, lam + pull(0, v[0]))  # what is pending belongs to the cotangent
@@ -145,8 +146,8 @@ class Chunks(Transpose):
         def compose(j, carry):
             sweep, lams = carry
             i = sweep.row - low
-            lams = lax.dynamic_update_index_in_dim(lams, sweep.lam, i, 0)
-            row = lax.dynamic_index_in_dim(maps, i, 1, keepdims=False)  # (n+1, B, n)
+            lams = set_row(lams, i, sweep.lam)
+            row = lax.dynamic_index_in_dim(maps, i, 1, False, allow_negative_indices=False)  # (n+1, B, n)
             sweep = sweep._replace(row=sweep.row - 1, lam=_apply(row, sweep.lam))
             sweep = self.see(sweep, sweep.lam)
             return (sweep if size == 1 else self.events(sweep)), lams

@@ -91,7 +91,7 @@ class DenseForward:
     def _slice(self, first: Array, width: int) -> Array:
         """Start times of the rows ``first, ..., first + width - 1`` of each lane, ``(W, B)``."""
         if self.reverse.lanes == 1:
-            return lax.dynamic_slice_in_dim(self.steps.t, first[0], width, 0)
+            return lax.dynamic_slice_in_dim(self.steps.t, first[0], width, 0, allow_negative_indices=False)
         return jax.vmap(lambda i: take(self.steps.t, first + i))(jnp.arange(width, dtype=np.int32))
 
     def at(self, t: Array, row: Array) -> Array:

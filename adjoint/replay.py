@@ -49,7 +49,7 @@ def recorded(reverse: Reverse, block: Array, window: int, padding: int) -> Block
     assert steps is not None
     first = block * least
     last = jnp.maximum(jnp.minimum(first + least, steps.count) - 1, first)
-    rows = lax.dynamic_slice_in_dim(steps.u, first, min(least, steps.u.shape[0]), 0)
+    rows = lax.dynamic_slice_in_dim(steps.u, first, min(least, steps.u.shape[0]), 0, allow_negative_indices=False)
     states = jnp.broadcast_to(reverse.args.u0, (window + padding, *rows.shape[1:]))
     return Block(first, last, lax.dynamic_update_slice_in_dim(states, rows, 0, 0), None)
 

@@ -69,7 +69,7 @@ class ReverseMode:
             return jax.tree.leaves(result._replace(steps=steps))
 
         def run(context: LaneContext, *flat):
-            if context.size > 1:
+            if context.size != 1:
                 return of_several(several.run(context, *flat))
             result = calls.tree(options).unflatten(one.run(context, *flat))
             return jax.tree.leaves(result._replace(steps=of_one_lane(result.steps, fields)))

@@ -189,7 +189,7 @@ def put(buffer: Array, q: Array, value: Array | Parts) -> Array:
     if isinstance(value, Array):
         return set_row(buffer, q, value)
     for j, part in enumerate(value):
-        buffer = lax.dynamic_update_slice(buffer, part[None, None], (q, j, 0))
+        buffer = lax.dynamic_update_slice(buffer, part[None, None], (q, j, 0), allow_negative_indices=False)
     return buffer
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .buffers import get_row
 from .components import size_of, sum_dtype
 
 MOST = 4096  # numbers in an array that an operation makes
@@ -48,9 +49,9 @@ def dot_general(eqn: Any, a: Array, b: Array) -> list[Array]:
         """Contracted axes first, as one; then batch axes, then room for the other factor's around its own."""
         free = [d for d in range(x.ndim) if d not in (*contract, *batch)]
         size = lambda dims: [x.shape[d] for d in dims]  # noqa: E731
-        moved = jnp.transpose(x, (*contract, *batch, *free)).astype(dtype)
+        moved = lax.convert_element_type(lax.transpose(x, (*contract, *batch, *free)), dtype)
         terms = math.prod(size(contract))
-        return moved.reshape(terms, *size(batch), *[1] * before, *size(free), *[1] * after)
+        return lax.reshape(moved, (terms, *size(batch), *[1] * before, *size(free), *[1] * after))
 
     out = eqn.outvars[0].aval
     dtype = sum_dtype(out.dtype)
@@ -58,12 +59,16 @@ def dot_general(eqn: Any, a: Array, b: Array) -> list[Array]:
     left, right = laid_out(a, contract_a, batch_a, 0, free_b), laid_out(b, contract_b, batch_b, free_a, 0)
     count = left.shape[0]
     if count <= UNROLLED:
-        return [reduce(lax.add, (left[i] * right[i] for i in range(count)), jnp.zeros(out.shape, dtype)).astype(out.dtype)]
+        return [reduce(lax.add, map(lax.mul, _rows(left), _rows(right)), jnp.zeros(out.shape, dtype)).astype(out.dtype)]
 
     def add(i, total):
-        return total + lax.dynamic_index_in_dim(left, i, 0, False) * lax.dynamic_index_in_dim(right, i, 0, False)
+        return lax.add(total, lax.mul(get_row(left, i), get_row(right, i)))
 
     return [lax.fori_loop(0, count, add, jnp.zeros(out.shape, dtype)).astype(out.dtype)]
+
+
+def _rows(x: Array) -> list[Array]:
+    return [lax.index_in_dim(x, i, keepdims=False) for i in range(x.shape[0])]
 
 
 REDUCTIONS: dict[str, Callable] = {
@@ -81,12 +86,12 @@ def reduction(eqn: Any, x: Array) -> list[Array]:
     combine, axes = REDUCTIONS[eqn.primitive.name], eqn.params["axes"]
     kept = [d for d in range(x.ndim) if d not in axes]
     shape = [x.shape[d] for d in kept]
-    x = jnp.transpose(x, (*axes, *kept)).reshape(math.prod(x.shape[d] for d in axes), *shape)
+    x = lax.reshape(lax.transpose(x, (*axes, *kept)), (math.prod(x.shape[d] for d in axes), *shape))
     while x.shape[0] > 1:
         half = x.shape[0] // 2
-        rest = x[2 * half :]
-        x = jnp.concatenate([combine(x[:half], x[half : 2 * half]), rest])
-    return [x[0]]
+        sums = combine(lax.slice_in_dim(x, 0, half), lax.slice_in_dim(x, half, 2 * half))
+        x = lax.concatenate([sums, lax.slice_in_dim(x, 2 * half, None)], 0) if x.shape[0] % 2 else sums
+    return [lax.squeeze(x, (0,))]
 
 
 def gather(eqn: Any, x: Array, indices: Array) -> list[Array]:
@@ -98,7 +103,7 @@ def gather(eqn: Any, x: Array, indices: Array) -> list[Array]:
 
     def one(_, start):
         place, inside = _clipped(start, x.shape, sizes)
-        part = lax.squeeze(lax.dynamic_slice(x, place, sizes), gone)
+        part = lax.squeeze(lax.dynamic_slice(x, place, sizes, allow_negative_indices=False), gone)
         if p["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
             part = jnp.where(inside, part, _fill(p["fill_value"], out.dtype))
         return None, part
@@ -149,11 +154,11 @@ def scatter(eqn: Any, x: Array, indices: Array, updates: Array) -> list[Array]:
     def one(x, pair):
         start, part = pair
         place, inside = _clipped(start, x.shape, sizes)
-        old = lax.dynamic_slice(x, place, sizes)
+        old = lax.dynamic_slice(x, place, sizes, allow_negative_indices=False)
         new = combine(old, part)
         if p["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
             new = jnp.where(inside, new, old)
-        return lax.dynamic_update_slice(x, new, place), None
+        return lax.dynamic_update_slice(x, new, place, allow_negative_indices=False), None
 
     return [lax.scan(one, x, (at, parts))[0]]
 
@@ -163,7 +168,7 @@ def _starts(shape, indices: Array, dims, operand_batching, indices_batching) -> 
     outer = indices.shape[:-1]
     columns: list[Any] = [jnp.zeros(outer, indices.dtype)] * len(shape)
     for position, d in enumerate(dims):
-        columns[d] = indices[..., position]
+        columns[d] = lax.index_in_dim(indices, position, indices.ndim - 1, False)
     for d, axis in zip(operand_batching, indices_batching, strict=True):
         columns[d] = lax.broadcasted_iota(indices.dtype, outer, axis)
     return jnp.stack(columns, -1).reshape(-1, len(shape)), outer

@@ -19,14 +19,14 @@ def put(buffer: Array, index: Array, value: Array, mask: Array) -> Array:
         return buffer
     if lanes == 1:
         at = jnp.clip(index[0], 0, size - 1)
-        old = lax.dynamic_index_in_dim(buffer, at, 0, keepdims=False)
+        old = get_row(buffer, at)
         keep = (mask & (index < size)).reshape((1,) * value.ndim)
-        return lax.dynamic_update_index_in_dim(buffer, jnp.where(keep, value, old), at, 0)
+        return set_row(buffer, at, jnp.where(keep, value, old))
     if size <= FEW:
         here = mask & (index == jnp.arange(size, dtype=index.dtype)[:, None])
         return jnp.where(here.reshape(here.shape + (1,) * (value.ndim - 1)), value, buffer)
     at = jnp.where(mask, index, size)
-    return buffer.at[at, jnp.arange(lanes, dtype=np.int32)].set(value, mode="drop")
+    return buffer.at[at, jnp.arange(lanes, dtype=np.int32)].set(value, mode="drop", wrap_negative_indices=False)
 
 
 def take(buffer: Array, index: Array) -> Array:
@@ -34,21 +34,22 @@ def take(buffer: Array, index: Array) -> Array:
     size, lanes = buffer.shape[:2]
     at = jnp.clip(index, 0, size - 1)
     if lanes == 1:
-        return lax.dynamic_index_in_dim(buffer, at[0], 0, keepdims=False)
+        return get_row(buffer, at[0])
     if size <= FEW:
         rows = [buffer[k] for k in range(size)]
         return reduce(lambda later, k: where_lanes(at <= k, rows[k], later), range(size - 2, -1, -1), rows[-1])
-    return buffer[at, jnp.arange(lanes, dtype=np.int32)]
+    place = at, jnp.arange(lanes, dtype=np.int32)
+    return buffer.at[place].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def set_row(buffer: Array, row: Array, value: Array) -> Array:
-    """``buffer[row] = value`` for all lanes at once."""
-    return lax.dynamic_update_index_in_dim(buffer, value.astype(buffer.dtype), row, 0)
+    """``buffer[row] = value`` for all lanes at once; ``row`` is not negative."""
+    return lax.dynamic_update_index_in_dim(buffer, value.astype(buffer.dtype), row, 0, allow_negative_indices=False)
 
 
 def get_row(buffer: Array, row: Array | int) -> Array:
-    """``buffer[row]`` for all lanes at once."""
-    return lax.dynamic_index_in_dim(buffer, row, 0, keepdims=False)
+    """``buffer[row]`` for all lanes at once; ``row`` is not negative."""
+    return lax.dynamic_index_in_dim(buffer, row, 0, False, allow_negative_indices=False)
 
 
 def where_lanes(mask: Array, yes: Array, no: Array) -> Array:

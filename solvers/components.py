@@ -11,6 +11,7 @@ Results are those of the function but for the order of small sums. Derivatives p
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -79,7 +80,7 @@ def _light_equation(eqn: Any) -> bool:
 
 
 def size_of(v: Any) -> int:
-    return int(np.prod(v.aval.shape, dtype=int))
+    return math.prod(v.aval.shape)
 
 
 def by_components(closed: Any, arguments: Sequence[Any]) -> list[Any]:

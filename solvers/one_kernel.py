@@ -18,6 +18,7 @@ which the tests passed. ``HYBRIDAX_ONE_KERNEL=0`` or ``1`` in the environment, w
 from __future__ import annotations
 
 import os
+from functools import reduce
 from typing import Any, Callable, Sequence
 
 import jax
@@ -211,8 +212,7 @@ def _run(run: list[Any], outs: list[Any], values: dict[Any, Any]) -> None:
 
 def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
     def with_witness(*arguments):
-        first = (jnp.real(x.reshape(-1)[0]).astype(np.float32) for x in arguments)
-        return [sum(first, np.float32(0)), *function(*arguments)]
+        return [reduce(lax.add, map(_first, arguments)), *function(*arguments)]
 
     kernel = jax.jit(with_witness)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.aval.weak_type) for x in arguments]
@@ -224,6 +224,12 @@ def _as_kernel(function: Callable, arguments: list[Any]) -> list[Any]:
     witness = set_xla_metadata(witness, **ATTRIBUTES)
     # a result that nothing reads would be dropped, and with it the attributes
     return list(lax.optimization_barrier((witness, *results)))[1:]
+
+
+def _first(x: Any) -> Any:
+    """The first number of an array."""
+    one = lax.reshape(lax.slice(x, (0,) * x.ndim, (1,) * x.ndim), ())
+    return lax.convert_element_type(lax.real(one) if jnp.issubdtype(x.dtype, np.complexfloating) else one, np.float32)
 
 
 def _between(eqn: Any, inputs: list[Any], most: int) -> list[Any]:

@@ -64,7 +64,7 @@ def _rolled_step(tableau: Tableau, rhs: Callable, t: Array, h: Array, u: Array, 
     def stage(i, carry):
         k, _ = carry
         ui = u + h[:, None] * jnp.tensordot(a[i].astype(k.dtype), k, (0, 1), precision=lax.Precision.HIGHEST)
-        return lax.dynamic_update_index_in_dim(k, rhs(i, t + h * c[i], ui), i, 1), ui
+        return lax.dynamic_update_index_in_dim(k, rhs(i, t + h * c[i], ui), i, 1, allow_negative_indices=False), ui
 
     k = jnp.zeros((u.shape[0], tableau.stages + 1, u.shape[1]), k0.dtype)
     k, u1 = lax.fori_loop(1, tableau.stages + 1, stage, (k.at[:, 0].set(k0), u))

@@ -63,7 +63,8 @@ def in_tiles(function: LaneFunction, tiling: Tiling, context: LaneContext, args:
     out_axes = [out.axis for out in function.outs[: len(outs)]]
 
     def results(low, scratch):
-        cut = [x if axis is None else lax.dynamic_slice_in_dim(x, low, size, axis) for x, axis in given]
+        part = lambda x, axis: lax.dynamic_slice_in_dim(x, low, size, axis, allow_negative_indices=False)  # noqa: E731
+        cut = [x if axis is None else part(x, axis) for x, axis in given]
         kept = [x for x, use in zip(scratch, read[: len(scratch)], strict=True) if use]
         found = run(*kept, *cut)
         return found[: len(outs)], found[len(outs) :]
@@ -72,7 +73,7 @@ def in_tiles(function: LaneFunction, tiling: Tiling, context: LaneContext, args:
         buffers, scratch = carry
         low = jnp.minimum(i * size, count - size)
         new, scratch = results(low, scratch)
-        put = lambda b, x, axis: lax.dynamic_update_slice_in_dim(b, x, low, axis)  # noqa: E731
+        put = lambda b, x, axis: lax.dynamic_update_slice_in_dim(b, x, low, axis, allow_negative_indices=False)  # noqa: E731
         return list(map(put, buffers, new, out_axes)), scratch
 
     if count == size:
