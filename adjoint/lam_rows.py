@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -47,21 +48,28 @@ class LamRows(NamedTuple):
             jnp.zeros((count, lanes, s, walk.n), dtype) if stages and walk.dense is not None else None,
         )
 
-    def put(self, i: Array, aux: CostateAux, step: Step, accepted: Array) -> LamRows:
-        """With a step as row ``i``."""
-        stages = self.stages
-        if stages is not None and step.ahead is not None:
-            stages = set_row(stages, i, jnp.moveaxis(step.ahead.u, 0, 1))
-        return LamRows(
-            i + jnp.any(accepted).astype(np.int32),
-            set_row(self.t, i, step.t),
-            set_row(self.h, i, jnp.where(accepted, step.h, 0.0)),
-            set_row(self.y, i, jnp.where(accepted[:, None], step.u, 0)),
-            set_row(self.k, i, jnp.where(accepted[:, None, None], step.k, 0)),
-            set_row(self.segment, i, aux.segment),
-            set_row(self.row, i, aux.row),
-            stages,
+    @staticmethod
+    def of_step(aux: CostateAux, step: Step, accepted: Array, stages: bool) -> LamRows:
+        """A step as the only row."""
+        row = LamRows(
+            jnp.any(accepted).astype(np.int32),
+            step.t,
+            jnp.where(accepted, step.h, 0.0),
+            step.u,
+            step.k,
+            aux.segment,
+            aux.row,
+            jnp.moveaxis(step.ahead.u, 0, 1) if stages and step.ahead is not None else None,
         )
+        return row._replace(**{f: x[None] for f, x in row._asdict().items() if f != "used" and x is not None})
+
+    def put(self, aux: CostateAux, step: Step, accepted: Array) -> LamRows:
+        """With a step as the next row; it is overwritten where it was not accepted."""
+        row = LamRows.of_step(aux, step, accepted, self.stages is not None)
+        moved = accepted[None, :, None]
+        row = row._replace(y=jnp.where(moved, row.y, 0), k=jnp.where(moved[..., None], row.k, 0))
+        filled = jax.tree.map(lambda x, new: set_row(x, self.used, new[0]) if x.ndim else x + new, self, row)
+        return LamRows(*filled)
 
 
 class Points(NamedTuple):
@@ -84,7 +92,7 @@ def points_of(walk: CostateWalk, rows: LamRows, nodes: int | None) -> Points:
     y = rows.y[:, None] + rows.h[:, None, :, None] * jnp.einsum("ij,qbjm->qibm", jnp.asarray(tableau.a, real), rows.k)
     u = y[..., walk.n :] if rows.stages is None else jnp.moveaxis(rows.stages, 2, 1)
     weights, errors = (jnp.asarray(x, real) for x in (b, 0 * b if tableau.e is None else tableau.e))
-    return _of_live_rows(walk, rows, Points(t, y[..., : walk.n], u, weights, errors))
+    return Points(t, y[..., : walk.n], u, weights, errors)
 
 
 def nodes_of(walk: CostateWalk, rows: LamRows, low: Array, width: Array, order: int) -> Points:
@@ -95,11 +103,11 @@ def nodes_of(walk: CostateWalk, rows: LamRows, low: Array, width: Array, order: 
     t = rows.t[:, None] + theta * rows.h[:, None]
     y = interpolate(r.tableau, rows.y[:, None], rows.h[:, None], rows.k[:, None], theta)
     u = y[..., walk.n :] if walk.dense is None else walk.dense.many(t, rows.segment, rows.row)
-    return _of_live_rows(walk, rows, Points(t, y[..., : walk.n], u, kronrod, kronrod - gauss))
+    return Points(t, y[..., : walk.n], u, kronrod, kronrod - gauss)
 
 
-def _of_live_rows(walk: CostateWalk, rows: LamRows, p: Points) -> Points:
-    """Points of empty rows stand where the right-hand side is known to be finite, and their lam is zero."""
+def of_live_rows(walk: CostateWalk, rows: LamRows, p: Points) -> Points:
+    """Points of empty rows put where the right-hand side is known to be finite, with no lam."""
     args, live = walk.reverse.args, (rows.h != 0)[:, None, :, None]
     t = jnp.where(live[..., 0], p.t, args.schedule.t0)
     return p._replace(t=t, lam=jnp.where(live, p.lam, 0), u=jnp.where(live, p.u, args.u0))

@@ -40,8 +40,7 @@ class PointIntegral(ParameterIntegral):
         r = walk.reverse
         if not r.has_mu:
             return aux
-        row = LamRows.empty(walk, 1, self.rtol.dtype, self.nodes is None)
-        row = row.put(jnp.zeros((), np.int32), aux, step, accepted)
+        row = LamRows.of_step(aux, step, accepted, self.nodes is None)
 
         def part(carry):
             at, width, mu, failed, by_nodes = carry

@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from ..solvers.runge_kutta import Step
 from .costate import CostateAux, CostateWalk
-from .lam_rows import LamRows, points_of
+from .lam_rows import LamRows, of_live_rows, points_of
 from .norms import mu_error
 from .parameter_integral import ParameterIntegral
 from .reverse import Mu, Reverse
@@ -49,8 +49,7 @@ class RowIntegral(ParameterIntegral):
         if not walk.reverse.has_mu:
             return aux
         rows: LamRows = aux.integral
-        rows = rows.put(rows.used, aux, step, accepted)
-        return aux._replace(integral=rows)
+        return aux._replace(integral=rows.put(aux, step, accepted))
 
     def full(self, aux: CostateAux) -> Array | None:
         rows = aux.integral
@@ -87,7 +86,7 @@ class RowIntegral(ParameterIntegral):
 
     def _rule(self, walk: CostateWalk, aux: CostateAux, rows: LamRows) -> tuple[Mu, Mu]:
         """The share of all rows, and the estimate of its error."""
-        p = points_of(walk, rows, self.nodes)
+        p = of_live_rows(walk, rows, points_of(walk, rows, self.nodes))
         flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
         # d mu = -(df/dp)' lam dt, and the walk goes backwards
         lams = (-(w[:, None] * rows.h[:, None])[..., None] * p.lam for w in (p.weights, p.errors))

@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from ..solvers.buffers import take
 from .costate import CostateWalk
-from .lam_rows import LamRows, nodes_of
+from .lam_rows import LamRows, nodes_of, of_live_rows
 from .norms import mu_error
 from .reverse import Mu, Reverse
 
@@ -68,7 +68,7 @@ def _integrate_some(walk, p, rows, order, rtol, atol, work: Intervals, mu: Mu, f
     names = [f for f in ("t", "h", "y", "k", "segment", "row")]
     some = rows._replace(**{f: at(getattr(rows, f), row) for f in names})
     some = some._replace(h=jnp.where(on, some.h, 0.0))
-    points = nodes_of(walk, some, low, width, order)
+    points = of_live_rows(walk, some, nodes_of(walk, some, low, width, order))
     # d mu = -(df/dp)' lam dt, and the walk goes backwards: h is negative in the direction of integration
     scale = -(some.h * width)[:, None]
 
