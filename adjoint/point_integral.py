@@ -18,14 +18,12 @@ from jax import Array, lax
 from ..solvers.buffers import get_row
 from ..solvers.runge_kutta import Step
 from .costate import CostateAux, CostateWalk
+from .halving import WHOLE, accept, next_part
 from .lam_rows import LamRows, Points, nodes_of, points_of
 from .norms import mu_error
 from .parameter_integral import ParameterIntegral
 from .reverse import Mu, Reverse
-from .row_integral import RowIntegral, accept
-from .worklist import MAX_HALVINGS
-
-WHOLE = 2**MAX_HALVINGS  # a step, in units of its smallest part
+from .row_integral import RowIntegral
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ class PointIntegral(ParameterIntegral):
             share, fine, finite = self._take(r, aux, points, row.h[0] * length[0], mu)
             smallest = ((width == 1) & by_nodes) | ~finite
             mu, on = accept(r, mu, share, fine | smallest), fine | smallest
-            at = jnp.where(on, at + width, at)
-            # the next part is as long as can stand there in a sequence of halves, the first one by nodes the whole step
-            width = jnp.where(on, at & -at, jnp.where(by_nodes, width // 2, width))
+            at, shorter = next_part(at, width, on)
+            # the first part by nodes is the whole step
+            width = jnp.where(on | by_nodes, shorter, width)
             return at, width, mu, failed | (smallest & ~fine), jnp.ones_like(by_nodes)
 
         begin = jnp.where(accepted, 0, WHOLE).astype(np.int32), jnp.full_like(aux.segment, WHOLE), aux.mu, aux.bad

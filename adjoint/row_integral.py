@@ -4,7 +4,7 @@
 
 The steps of lam are kept until there are `ROWS` of them; a rule of fixed points on every step, evaluated for all of them
 as one batched VJP, gives their share of mu and an estimate of its error. Where the estimate is too large, the share is
-taken again by adaptive quadrature (`worklist`). So the parameters are integrated to the tolerance, and never shorten a
+taken again by adaptive quadrature (`halving`). So the parameters are integrated to the tolerance, and never shorten a
 step of lam.
 """
 
@@ -20,11 +20,11 @@ from jax import Array, lax
 
 from ..solvers.runge_kutta import Step
 from .costate import CostateAux, CostateWalk
+from .halving import accept, integrate_adaptively
 from .lam_rows import LamRows, of_live_rows, points_of
 from .norms import mu_error
 from .parameter_integral import ParameterIntegral
-from .reverse import Mu, Reverse
-from .worklist import Intervals, integrate_adaptively
+from .reverse import Mu
 
 ROWS = 32  # steps of lam kept before their integral is taken
 POINTS = 2**16  # ... fewer where many lanes have as many points together
@@ -77,8 +77,7 @@ class RowIntegral(ParameterIntegral):
         mu = accept(r, aux.mu, share, fine)
 
         def again(mu):
-            work = Intervals.of_rows(live & ~fine)
-            return integrate_adaptively(walk, aux.p, rows, work, mu, self.nodes or 3, self.rtol, self.atol)
+            return integrate_adaptively(walk, aux.p, rows, live & ~fine, mu, self.nodes or 3, self.rtol, self.atol)
 
         mu, failed = lax.cond(jnp.all(fine), lambda m: (m, jnp.zeros(r.lanes, bool)), again, mu)
         rows = rows._replace(used=jnp.zeros_like(rows.used))
@@ -92,14 +91,3 @@ class RowIntegral(ParameterIntegral):
         lams = (-(w[:, None] * rows.h[:, None])[..., None] * p.lam for w in (p.weights, p.errors))
         share, error = walk.reverse.pull_params_each(tuple(map(flat, lams)), flat(p.u), flat(p.t), aux.p)
         return share, error
-
-
-def accept(r: Reverse, mu: Mu, share: Mu, fine: Array) -> Mu:
-    """``mu`` and the share of the lanes that are ``fine``."""
-
-    def leaf(x, s, axis):
-        keep = fine[0] if axis is None else fine.reshape((-1,) + (1,) * (s.ndim - 1))
-        return x + jnp.where(keep, s, 0)
-
-    leaves = tuple(map(leaf, mu.leaves, share.leaves, r.axes))
-    return Mu(leaves, None if mu.packed is None else leaf(mu.packed, share.packed, 0))
