@@ -41,8 +41,8 @@ def integrate_adaptively(
     def part(carry):
         row, at, width, mu, failed = carry
         on = row < count
-        some = LamRows(*(x if x is None or not x.ndim else take(x, row)[None] for x in rows))
-        some = some._replace(h=jnp.where(on, some.h, 0.0))
+        own = {f: take(x, row)[None] for f, x in rows._asdict().items() if f != "used" and x is not None}
+        some = rows._replace(**own | {"h": jnp.where(on, own["h"], 0.0)})
         low, length = (x.astype(rows.t.dtype)[None] / WHOLE for x in (at, width))
         points = of_live_rows(walk, some, nodes_of(walk, some, low, length, order))
         # d mu = -(df/dp)' lam dt, and the walk goes backwards: h is negative in the direction of integration

@@ -137,7 +137,8 @@ def test_the_steps_are_taken_again_once():
     solution = hx.solve(prob, max_steps=400)
     steps = int(solution.stats.accepted) + int(solution.stats.rejected)
     extra = evaluations(hx.DiscreteAdjoint(checkpoints=4)) - evaluations(hx.DiscreteAdjoint())
-    assert 0 < extra <= 6 * steps + 4  # and the first slope of each block
+    # and the first slope of each block, and the stages of one chunk of rows, whose slopes are not recorded then
+    assert 0 < extra <= 6 * steps + 4 + 6 * 32
 
 
 def test_a_budget_that_is_too_small_says_what_is_needed():
