@@ -66,7 +66,7 @@ class Calls:
         return Result(
             Saves(here, here, here, here, here),
             EventLog(here, here, here, here, here, here, here, here, here, params),
-            Outcome(here, here, here, here, params, here, here, here),
+            Outcome(here, here, here, here, here, params, here, here, here),
             steps,
         )
 

@@ -54,7 +54,8 @@ def reverse_function(
             # lanes that share all results share those of a single solve
             result = result._replace(steps=on_lanes(result.steps, alone, context.size))
         elif replays:
-            result = run_forward(system, options, context, args, theta, shared, steps=scratch)
+            again = args if args.dt0 is not None else args._replace(dt0=result.outcome.first)
+            result = run_forward(system, options, context, again, theta, shared, steps=scratch)
         elif alone:
             result = result._replace(steps=result.steps._replace(**dict.fromkeys(alone)))
         reverse = Reverse(

@@ -58,6 +58,7 @@ def run_forward(
         (context.tiled or system.rolls(context.size)) and not options.bounded,
     )
     state = start(walk, stepping, t, u, stop, schedule.t1, aux, status, args.dt0)
+    first = state.h
     state = state if outline else integrate(walk, stepping, state)
     aux = state.aux
     outcome = Outcome(
@@ -65,6 +66,7 @@ def run_forward(
         state.t,
         state.u,
         state.h,
+        first,
         aux.p,
         state.accepted,
         state.rejected,

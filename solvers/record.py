@@ -114,6 +114,7 @@ class Outcome(NamedTuple):
     t: Array  # (B,)
     u: Array  # (B, n)
     h: Array  # (B,), the step length proposed last
+    first: Array  # (B,), and first
     params: Array | None  # (B, m)
     accepted: Array  # (B,)
     rejected: Array  # (B,)
