@@ -210,7 +210,7 @@ def _compiled_step(
             again = lambda q: objective(q, *data)  # noqa: E731
             updates, new_state = optimizer.update(grads, opt_state, moving, value=value, grad=grads, value_fn=again)
             new = optax.apply_updates(moving, updates)
-        ok = lambda x, g: jnp.all(jnp.isfinite(x)) & jnp.all(jnp.isfinite(g))  # noqa: E731
+        ok = lambda x, g: jnp.all(jnp.isfinite(x) & jnp.isfinite(g))  # noqa: E731
         finite = jnp.stack(jax.tree.leaves(jax.tree.map(ok, new, grads)))
         good = jnp.isfinite(value) & jnp.all(finite)
         keep = lambda x, old: jnp.where(good, x, old) if eqx.is_array(old) else x  # noqa: E731
