@@ -44,7 +44,7 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         rtol,
         atol,
         4 * reverse.options.max_steps if method.max_steps is None else method.max_steps,
-        rolled=reverse.rolls,
+        rolled=reverse.compact,
     )
     status = jnp.where(outcome.status > RetCode.Terminated, outcome.status, RetCode.Running)
     # the end is the first stop: a step of length zero lands on it, and takes in what is there

@@ -69,7 +69,7 @@ def replay(reverse: Reverse, block: Array, window: int, padding: int, slopes: bo
 
     def body(c: _Carry) -> _Carry:
         t, h, p = get_row(steps.t, c.row), get_row(steps.h, c.row), params(c.segment)
-        step = take_step(tableau, lambda _, s, u: reverse.rhs(s, u, p), t, h, c.u, c.k0, rolled=reverse.rolls)
+        step = take_step(tableau, lambda _, s, u: reverse.rhs(s, u, p), t, h, c.u, c.k0, rolled=reverse.compact)
         local = c.row - c.block.first
         kept = Block(
             c.block.first,

@@ -169,11 +169,6 @@ class Reverse:
         return self.system.compact and self.lanes == 1
 
     @property
-    def rolls(self) -> bool:
-        """Whether the stages of a step are a loop."""
-        return self.compact or self.system.rolls(self.lanes)
-
-    @property
     def small(self) -> bool:
         """Whether Jacobians of the state, formed for many points at once, are cheaper than products one by one."""
         n, dtype = self.args.u0.shape[-1], self.system.dtype

@@ -55,7 +55,7 @@ def run_forward(
         args.atol,
         options.max_steps,
         options.bounded,
-        (context.tiled or system.rolls(context.size)) and not options.bounded,
+        (context.tiled or (system.rolls and context.size == 1)) and not options.bounded,
     )
     state = start(walk, stepping, t, u, stop, schedule.t1, aux, status, args.dt0)
     first = state.h

@@ -17,8 +17,6 @@ from jax import Array
 from .lanes import LaneContext
 from .tableau import Tableau
 
-HEAVY = 2**13  # numbers in the states of all lanes
-
 Kind = Literal["known", "discrete", "continuous"]
 
 
@@ -70,14 +68,10 @@ class System:
         """
         return self.light is not None and self.compact and not self.events
 
-    def rolls(self, lanes: int) -> bool:
-        """Whether the stages of a step are a loop: there is less to compile.
-
-        That costs little where a step is one kernel, and nothing where a stage has much to do.
-        """
-        if lanes == 1 and self.compact:
-            return self.light is None
-        return lanes * self.size >= HEAVY and self.light is None
+    @property
+    def rolls(self) -> bool:
+        """Whether the stages of a step on one lane are a loop: there is less to compile, and little else to gain by it."""
+        return self.compact and self.light is None
 
     @property
     def time_dtype(self) -> np.dtype:
