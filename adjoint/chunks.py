@@ -46,18 +46,17 @@ class Chunks(Transpose):
         # parameters that change at events tie each row to its own set: such rows are taken one by one
         self.chunk = 1 if reverse.system.param_size is not None else chunk_rows(chunk, reverse.args.u0.size)
 
-    def some(self, sweep: Sweep, block: Block | None) -> Sweep:
+    def some(self, sweep: Sweep, block: Block) -> Sweep:
         """Transpose the rows ``[low, sweep.row]``."""
         r, size, steps = self.reverse, self.chunk, self.steps
-        first = 0 if block is None else block.first
         # the same chunks whether or not there are blocks, which hold a whole number of them
         low = sweep.row - sweep.row % size
 
         def window(x, start=low) -> Any:
             return None if x is None else lax.dynamic_slice_in_dim(x, start, size, 0, allow_negative_indices=False)
 
-        t, h, theta, k = map(window, (steps.t, steps.h, steps.theta, steps.k))
-        u = window(steps.u) if block is None else window(block.u, low - first)
+        h, theta = window(steps.h), window(steps.theta)
+        t, u, k = (window(x, low - block.first) for x in (block.t, block.u, block.k))
         index = low + jnp.arange(size, dtype=np.int32)
         used = ((index <= sweep.row) & (index < steps.count))[:, None]
         # rows beyond the record hold nothing; stand in a state where the right-hand side is known to be finite

@@ -81,7 +81,7 @@ class CostateWalk(Walk):
         """The part of this walk that lies in the rows of a block."""
         walk = copy.copy(self)
         walk.dense = DenseForward(self.reverse, block)
-        walk.floor = get_row(walk.dense.steps.t, block.first)
+        walk.floor = block.t[0]
         return walk
 
     def _stops(self) -> tuple[Array, Array, Array]:

@@ -26,7 +26,9 @@ class DenseForward:
     def __init__(self, reverse: Reverse, block: Block | None = None):
         assert reverse.result.steps is not None
         self.reverse, self.steps, self.block = reverse, reverse.result.steps, block
-        self.states, self.slopes = (self.steps.u, self.steps.k) if block is None else (block.u, block.k)
+        rows = self.steps if block is None else block
+        self.first: Array | int = 0 if block is None else block.first
+        self.times, self.states, self.slopes = rows.t, rows.u, rows.k
         schedule = reverse.args.schedule
         self.direction = jnp.where(schedule.t1 >= schedule.t0, 1, -1).astype(schedule.t0.dtype)
         rows = jnp.arange(self.steps.h.shape[0], dtype=np.int32)[:, None]
@@ -57,7 +59,7 @@ class DenseForward:
         low, high = self.bounds(segment)
 
         def later(row: Array) -> Array:
-            start = jax.vmap(lambda i: take(self.steps.t, i))(row)
+            start = jax.vmap(self._start)(row)
             return (row > low) & (self.direction * start > self.direction * t)
 
         last = jnp.broadcast_to(jnp.maximum(jnp.minimum(high, hint), low), t.shape)
@@ -67,8 +69,9 @@ class DenseForward:
         """`rows` by a look at the last ones before ``hint``; the first of the segment; and which of them were missed."""
         low, high = self.bounds(segment)
         high = jnp.maximum(jnp.minimum(high, hint), low)
-        width = min(NEAR, self.steps.t.shape[0])
-        first = jnp.clip(high - width + 1, 0, self.steps.t.shape[0] - width)
+        size = self.times.shape[0]
+        width = min(NEAR, size)
+        first = self.first + jnp.clip(high - self.first - width + 1, 0, size - width)
         index = first[None] + jnp.arange(width, dtype=np.int32)[:, None]  # (W, B)
         after = self.direction * self._slice(first, width) > (self.direction * t)[:, None]
         behind = jnp.sum(after & ((index > low) & (index <= high))[None], 1, dtype=np.int32)
@@ -82,27 +85,31 @@ class DenseForward:
         def halve(_, ends):
             low, high = ends
             middle = (low + high + 1) // 2
-            before = self.direction * jax.vmap(lambda i: take(self.steps.t, i))(middle) <= self.direction * t
+            before = self.direction * jax.vmap(self._start)(middle) <= self.direction * t
             return jnp.where(before, middle, low), jnp.where(before, high, middle - 1)
 
         ends = (jnp.broadcast_to(low, row.shape), jnp.maximum(row, low))
-        return lax.fori_loop(0, int(self.steps.t.shape[0]).bit_length(), halve, ends)[0]
+        return lax.fori_loop(0, int(self.times.shape[0]).bit_length(), halve, ends)[0]
+
+    def _start(self, row: Array) -> Array:
+        """Start times of rows ``(B,)``."""
+        return take(self.times, row - self.first)
 
     def _slice(self, first: Array, width: int) -> Array:
         """Start times of the rows ``first, ..., first + width - 1`` of each lane, ``(W, B)``."""
         if self.reverse.lanes == 1:
-            return lax.dynamic_slice_in_dim(self.steps.t, first[0], width, 0, allow_negative_indices=False)
-        return jax.vmap(lambda i: take(self.steps.t, first + i))(jnp.arange(width, dtype=np.int32))
+            at = first[0] - self.first
+            return lax.dynamic_slice_in_dim(self.times, at, width, 0, allow_negative_indices=False)
+        return jax.vmap(lambda i: self._start(first + i))(jnp.arange(width, dtype=np.int32))
 
     def at(self, t: Array, row: Array) -> Array:
         """``u(t)`` for times ``(X, B)`` that lie in the rows ``(X, B)``: ``(X, B, n)``."""
         assert self.slopes is not None
-        local = row if self.block is None else row - self.block.first
-        fetch = lambda x, rows=row: jax.vmap(lambda i: take(x, i))(rows)  # noqa: E731
-        start, h = fetch(self.steps.t), fetch(self.steps.h)
+        fetch = lambda x, rows: jax.vmap(lambda i: take(x, i))(rows)  # noqa: E731
+        start, u, k = (fetch(x, row - self.first) for x in (self.times, self.states, self.slopes))
+        h = fetch(self.steps.h, row)
         some = h != 0
         theta = jnp.where(some, (t - start) / jnp.where(some, h, 1.0), 0.0)
-        u, k = fetch(self.states, local), fetch(self.slopes, local)
         return interpolate(self.reverse.tableau, u, h, k, jnp.clip(theta, 0.0, 1.0))
 
     def __call__(self, t: Array, segment: Array, hint: Array) -> Array:

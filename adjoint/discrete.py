@@ -19,10 +19,10 @@ from .reverse import Reverse
 from .sensealg import Costate, SensitivityMethod
 from .stretches import Stretches, rows_of
 
-STATES = 128, 512  # the fewest and the most kept by default, unless all are: most solves take no more steps
+STATES = 144, 512  # the fewest and the most kept by default, unless all are: most solves take no more steps
 RECORD = 2**16  # bytes of those between
-SLOPES = 2**20  # bytes of slopes that are recorded where that spares the stages of a single lane another evaluation
-SMALL_RECORD = 135 * 2**10  # bytes of a record that is kept whole
+SMALL_RECORD = 135 * 2**10  # bytes of states that are all kept: then there is no code to take steps again
+SLOPES = 2**20, 2**17  # bytes of slopes that are kept, of all steps or not, to spare a single lane their evaluation
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class DiscreteAdjoint(SensitivityMethod):
             return plan_checkpoints(rows, state_bytes, 1, block, self.memory)
         whole = rows * state_bytes <= SMALL_RECORD
         usual = rows if whole else int(np.clip(RECORD // max(state_bytes, 1), *STATES))
-        count = usual if self.checkpoints is None else self.checkpoints
-        return checkpoints_of_number(rows, count, block)
+        return checkpoints_of_number(rows, usual if self.checkpoints is None else self.checkpoints, block)
 
-    def slopes_of_one(self, system: System, rows: int) -> bool:
-        size = rows * (system.tableau.stages + 1) * system.size * system.dtype.itemsize
-        return system.light is None and size <= SLOPES
+    def slopes_of_one(self, system: System, rows: int, slots: int | None) -> bool:
+        state_bytes, most = system.size * system.dtype.itemsize, SLOPES[slots is not None]
+        size = (rows if slots is None else slots) * (system.tableau.stages + 1) * state_bytes
+        return system.light is None and size <= most and (slots is None or self.memory is None)
 
     def reverse(self, problem: Reverse) -> Costate:
         rows = rows_of(problem)

@@ -36,8 +36,8 @@ class Loud(SensitivityMethod):
     def plan(self, system: System, rows: int) -> Checkpoints | None:
         return self.method.plan(system, rows)
 
-    def slopes_of_one(self, system: System, rows: int) -> bool:
-        return self.method.slopes_of_one(system, rows)
+    def slopes_of_one(self, system: System, rows: int, slots: int | None) -> bool:
+        return self.method.slopes_of_one(system, rows, slots)
 
     def reverse(self, problem: Reverse) -> Costate:
         costate = self.method.reverse(problem)

@@ -54,8 +54,9 @@ class ReverseMode:
         return self._reversers[key]
 
     def _has_slopes_of_one(self, options: ForwardOptions) -> bool:
-        wanted = self.method.slopes_of_one(self.calls.system, record_rows(options.max_steps))
-        return wanted and not self.recording.dense and self.recording.slots is None and not options.record
+        rows = record_rows(options.max_steps)
+        wanted = self.method.slopes_of_one(self.calls.system, rows, self.recording.slots)
+        return wanted and not self.recording.dense and not options.record
 
     def _with_record_of_one(self, without: ForwardOptions) -> LaneFunction:
         """The solve that records; of several lanes that by ``without``, and zeros for what only a single lane records."""

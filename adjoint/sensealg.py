@@ -57,8 +57,8 @@ class SensitivityMethod:
         """Which of ``rows`` recorded states to keep; None for all of them."""
         return None
 
-    def slopes_of_one(self, system: System, rows: int) -> bool:
-        """Whether the slopes of ``rows`` steps are recorded too where there is a single lane."""
+    def slopes_of_one(self, system: System, rows: int, slots: int | None) -> bool:
+        """Whether slopes are recorded too, of ``rows`` steps or of the ``slots`` kept, where there is a single lane."""
         return False
 
     def reverse(self, problem: Reverse) -> Costate:

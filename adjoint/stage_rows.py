@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from ..solvers.buffers import get_row, set_row, take
 from .diagnostics import Seen, see_lam
+from .replay import Block
 from .reverse import Reverse
 
 Parts = tuple[Array, ...]  # numbers, (B,) each
@@ -92,12 +93,13 @@ class StageRows:
         work = stages, stages, stages
         return Rows(sweep.row, sweep.save, sweep.lam.T, sweep.kbar.T, self.begin(sweep), sweep.seen, inside, work)
 
-    def row(self, c: Rows, start: Array, p: Array | None) -> Rows:
-        """Transpose the row ``c.row``, which starts at ``start (B, n)``."""
+    def row(self, c: Rows, block: Block, p: Array | None) -> Rows:
+        """Transpose the row ``c.row`` of ``block``."""
         r, s = self.reverse, self.tableau.stages
-        t, h = get_row(self.steps.t, c.row), get_row(self.steps.h, c.row)
+        here = lambda x: get_row(x, c.row - block.first)  # noqa: E731
+        t, h = here(block.t), get_row(self.steps.h, c.row)
         save, lam, inside = self._inside(c, t, h)
-        u, (slopes, states, pulled) = start.T, c.work
+        u, (slopes, states, pulled) = here(block.u).T, c.work
 
         def state(q, carry):
             return u + h * weighted(self.a[q], carry[0])
@@ -106,12 +108,12 @@ class StageRows:
             slopes, states = carry
             return put(slopes, q, self.slope(x, t + h * self.c[q], p)), set_row(states, q, x)
 
-        if self.steps.k is None:
+        if block.k is None:
             # the slope at the end is not needed
             (slopes, states), end = self.chain(state, evaluate, (slopes, states))
             states = set_row(states, jnp.asarray(s), end)
         else:
-            recorded = jnp.moveaxis(get_row(self.steps.k, c.row), 0, -1)
+            recorded = jnp.moveaxis(here(block.k), 0, -1)
             states = u + h * jnp.tensordot(self.a.astype(u.dtype), recorded, 1, precision=lax.Precision.HIGHEST)
 
         def into(i, carry):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..solvers.buffers import get_row
 from .array_rows import ArrayRows
 from .component_rows import ComponentRows
 from .replay import Block
@@ -27,15 +26,14 @@ class Stretches(Transpose):
     def end(self, sweep: Sweep) -> Sweep:
         return self.rows.complete(sweep)
 
-    def some(self, sweep: Sweep, block: Block | None) -> Sweep:
+    def some(self, sweep: Sweep, block: Block) -> Sweep:
         """Transpose the rows down to the next event."""
-        first, states = (0, self.steps.u) if block is None else (block.first, block.u)
 
         def clear(c: Rows) -> Array:
-            return (c.row >= first) & ~jnp.any(self.event_here(c.row, sweep.event))
+            return (c.row >= block.first) & ~jnp.any(self.event_here(c.row, sweep.event))
 
         def transpose(c: Rows) -> Rows:
-            return self.rows.row(c, get_row(states, c.row - first), sweep.p)
+            return self.rows.row(c, block, sweep.p)
 
         rows = lax.while_loop(clear, transpose, self.rows.first(sweep))
         sweep = sweep._replace(row=rows.row, save=rows.save, lam=rows.lam.T, kbar=rows.kbar.T, seen=rows.seen)

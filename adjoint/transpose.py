@@ -54,8 +54,8 @@ class Transpose:
         """The sweep before the first row, from one at an empty row beyond the last."""
         return sweep
 
-    def some(self, sweep: Sweep, block: Block | None) -> Sweep:
-        """Transpose some rows from ``sweep.row`` downwards, and pass the events that end the row below them."""
+    def some(self, sweep: Sweep, block: Block) -> Sweep:
+        """Transpose some rows of ``block`` from ``sweep.row`` downwards, and pass the events that end the row below them."""
         raise NotImplementedError
 
     def end(self, sweep: Sweep) -> Sweep:
@@ -81,7 +81,8 @@ class Transpose:
         )
         sweep = self.begin(sweep)
         if r.options.slots is None:
-            sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self.some(s, None), sweep)
+            every = Block(0, self.steps.count, self.steps.t, self.steps.u, self.steps.k)
+            sweep = lax.while_loop(lambda s: s.row >= 0, lambda s: self.some(s, every), sweep)
         else:
             sweep = lax.while_loop(lambda s: s.row >= 0, self._block, sweep)
         # before the last pullback, which no gradient but that of u0 and t0 needs
@@ -159,7 +160,7 @@ class Transpose:
         block = lax.cond(
             self.steps.stride == 1,
             lambda: recorded(r, j, window, self.chunk),
-            lambda: replay(r, j, window, self.chunk, slopes=False),
+            lambda: replay(r, j, window, self.chunk, slopes=self.steps.k is not None),
         )
         return lax.while_loop(lambda s: s.row >= block.first, lambda s: self.some(s, block), sweep)
 

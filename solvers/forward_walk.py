@@ -15,7 +15,7 @@ from jax import Array, lax
 from .buffers import put, set_row, take, where_lanes
 from .events import Conditions, RootState, find_roots, time_resolution
 from .integrate import Arrival, RetCode, Walk
-from .record import EventLog, Saves, Steps, empty_steps, keep_state
+from .record import EventLog, Saves, Steps, empty_steps, keep
 from .runge_kutta import Step, interpolate
 from .schedule import Schedule
 from .system import LaneSystem
@@ -137,18 +137,13 @@ class ForwardWalk(Walk):
             steps = aux.steps
             slopes = where_lanes(accepted, step.k, jnp.zeros_like(step.k))
             h = jnp.where(accepted, step.h, jnp.zeros_like(step.h))
-            states, stride = keep_state(steps, row, step.u)
-            aux = aux._replace(
-                steps=Steps(
-                    row + 1,
-                    set_row(steps.t, row, step.t),
-                    set_row(steps.h, row, h),
-                    states,
-                    None if steps.k is None else set_row(steps.k, row, slopes),
-                    None if steps.theta is None else set_row(steps.theta, row, theta),
-                    stride,
-                )
+            steps = keep(steps, row, step.t, step.u, slopes)
+            steps = steps._replace(
+                count=row + 1,
+                h=set_row(steps.h, row, h),
+                theta=None if steps.theta is None else set_row(steps.theta, row, theta),
             )
+            aux = aux._replace(steps=steps)
         end = jnp.where(landed, take(self.stops, aux.stop), step.t + step.h)
         if theta is not None:
             end = jnp.where(theta < 1, step.t + theta * step.h, end)

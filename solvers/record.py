@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -30,10 +31,10 @@ class Steps(NamedTuple):
     """Attempted steps. The state on ``[t, t + theta h]`` is the continuous extension of the step."""
 
     count: Array  # (): rows in use
-    t: Array  # (M, B)
+    t: Array  # (M, B); with checkpoints (C, B), of every stride-th row
     h: Array  # (M, B)
-    u: Array  # (M, B, n), state at the start of the step; with checkpoints (C, B, n), of every stride-th row
-    k: Array | None  # (M, B, s+1, n), slopes, kept where a method needs dense output
+    u: Array  # (M, B, n), state at the start of the step; with checkpoints (C, B, n)
+    k: Array | None  # (M, B, s+1, n), slopes, where they are wanted; with checkpoints (C, B, s+1, n)
     theta: Array | None  # (M, B), 1 unless an event cut the step short; kept where events have roots
     stride: Array | None = None  # (), where there are checkpoints
 
@@ -41,14 +42,14 @@ class Steps(NamedTuple):
 def empty_steps(system: System, options: ForwardOptions, lanes: int, n: int) -> Steps:
     """A record without steps, of states ``(n,)``."""
     m = record_rows(options.max_steps)
+    kept = m if options.slots is None else options.slots
     real = jnp.zeros((m, lanes), system.time_dtype)
-    stages = system.tableau.stages + 1
     return Steps(
         jnp.zeros((), np.int32),
+        jnp.zeros((kept, lanes), system.time_dtype),
         real,
-        real,
-        jnp.zeros((m if options.slots is None else options.slots, lanes, n), system.dtype),
-        jnp.zeros((m, lanes, stages, n), system.dtype) if options.dense else None,
+        jnp.zeros((kept, lanes, n), system.dtype),
+        jnp.zeros((kept, lanes, system.tableau.stages + 1, n), system.dtype) if options.dense else None,
         real + 1 if system.has_roots else None,
         None if options.slots is None else jnp.ones((), np.int32),
     )
@@ -68,18 +69,23 @@ def on_lanes(steps: Steps, fields: tuple[str, ...], lanes: int) -> Steps:
     return steps._replace(**{f: spread(getattr(steps, f)) for f in fields})
 
 
-def keep_state(steps: Steps, row: Array, u: Array) -> tuple[Array, Array | None]:
-    """The kept states with that of ``row``; when they are full, every other one is dropped."""
-    if steps.stride is None:
-        return set_row(steps.u, row, u), None
-    slots = steps.u.shape[0]
-    full = row >= slots * steps.stride
-    # in place: a copy of what is kept would double the memory
-    moves = jnp.where(full, slots // 2, 0)
-    states = lax.fori_loop(0, moves, lambda i, x: set_row(x, i, get_row(x, 2 * i)), steps.u)
-    stride = jnp.where(full, 2 * steps.stride, steps.stride)
-    slot = row // stride
-    return set_row(states, slot, jnp.where(row % stride == 0, u, get_row(states, slot))), stride
+def keep(steps: Steps, row: Array, t: Array, u: Array, k: Array) -> Steps:
+    """With where row ``row`` starts and its slopes; when the kept ones are full, every other one is dropped."""
+    kept, new = (steps.t, steps.u, steps.k), (t, u, None if steps.k is None else k)
+    stride = steps.stride
+    if stride is None:
+        kept = jax.tree.map(lambda x, y: set_row(x, row, y), kept, new)
+    else:
+        slots = steps.u.shape[0]
+        full = row >= slots * stride
+        # in place: a copy of what is kept would double the memory
+        moves = jnp.where(full, slots // 2, 0)
+        halve = lambda i, kept: jax.tree.map(lambda x: set_row(x, i, get_row(x, 2 * i)), kept)  # noqa: E731
+        kept = lax.fori_loop(0, moves, halve, kept)
+        stride = jnp.where(full, 2 * stride, stride)
+        slot, on = row // stride, row % stride == 0
+        kept = jax.tree.map(lambda x, y: set_row(x, slot, jnp.where(on, y, get_row(x, slot))), kept, new)
+    return steps._replace(t=kept[0], u=kept[1], k=kept[2], stride=stride)
 
 
 class EventLog(NamedTuple):
