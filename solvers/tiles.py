@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters import partial_eval as pe
@@ -18,12 +19,23 @@ from jax.interpreters import partial_eval as pe
 if TYPE_CHECKING:
     from .lanes import LaneContext, LaneFunction
 
-LANES = 32  # of a tile, at most
+LANES = 16, 32  # the fewest and the most of a tile
+TILES = 8  # at least, where that leaves enough lanes for each: the record of a tile is then small beside that of all lanes
+VECTOR = 8  # lanes that the processor takes at once
 MOST = 2**17  # numbers in an array that an operation of a tile makes
 
 
 def _nothing(lanes: int) -> tuple:
     return ()
+
+
+def tile_lanes(count: int) -> int:
+    """Lanes of a tile of ``count`` in all, whole vectors where there are several tiles."""
+    if count <= LANES[1]:
+        return count
+    most = int(np.clip(count // TILES, *LANES))
+    even = -(-count // -(-count // most))  # tiles of much the same size
+    return -(-even // VECTOR) * VECTOR
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Tiling:
 def in_tiles(function: LaneFunction, tiling: Tiling, context: LaneContext, args: Sequence[Any]) -> list[Any]:
     """The results of ``function`` for merged ``args``."""
     count = context.size
-    size = -(-count // -(-count // LANES))  # tiles of much the same size
+    size = tile_lanes(count)
     inner = context._replace(size=size, total=False, tiled=True)
     scratch, places = jax.tree.flatten(tiling.scratch(size))
     moves = [not shared or always for shared, always in zip(context.shared, function.lane_args, strict=True)]
