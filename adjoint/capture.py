@@ -23,6 +23,7 @@ from jax import core
 from jax.extend import core as jexc
 
 from .closures import arrays_held, is_reference, mutable_buffers
+from .extrema import evaluate, has_extrema
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +34,13 @@ class Captured:
     out_tree: Any
     consts: tuple[Any, ...]
     keys: tuple[KeyData | None, ...] = ()  # how to make a PRNG key of a constant
+    has_extrema: bool = False  # whose derivatives are not left to JAX
 
     def __call__(self, consts, *args):
         flat = jax.tree.leaves(args)
         consts = [x if key is None else key.wrap(x) for x, key in zip(consts, self.keys, strict=True)]
+        if self.has_extrema:
+            return self.out_tree.unflatten(evaluate(self.jaxpr, consts, *flat))
         closed = jexc.ClosedJaxpr(self.jaxpr, consts)
         return self.out_tree.unflatten(jexc.jaxpr_as_fun(closed)(*flat))
 
@@ -62,9 +66,7 @@ def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Ca
     array.
     """
     owner = function if owner is None else owner
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.numpy.result_type(x), weak_type=_weak(x)), args
-    )
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.numpy.result_type(x), weak_type=_weak(x)), args)
     try:
         closed, out = jax.make_jaxpr(function, return_shape=True)(*shapes)
     except (jax.errors.JAXTypeError, TypeError, ValueError) as error:
@@ -85,7 +87,7 @@ def capture(function: Callable, *args: Any, owner: Callable | None = None) -> Ca
         )
     keys = tuple(KeyData(jax.random.key_impl(x)) if is_key(x) else None for x in closed.consts)
     consts = tuple(jax.random.key_data(x) if key else x for x, key in zip(closed.consts, keys, strict=True))
-    return Captured(closed.jaxpr, jax.tree.structure(out), consts, keys)
+    return Captured(closed.jaxpr, jax.tree.structure(out), consts, keys, has_extrema(closed.jaxpr))
 
 
 def explain(error: Exception, owner: Callable) -> None:
