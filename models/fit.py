@@ -25,7 +25,7 @@ from .checkpoint import load_checkpoint, save_checkpoint
 class FitError(FloatingPointError):
     """The loss, a gradient or an update was not finite at ``step``.
 
-    params: those before that step, the last with which all was finite. history ``(step,)``: the losses until then.
+    params: the last with which the loss was finite. history ``(step,)``: the losses until then.
     """
 
     def __init__(self, message: str, params: Any, history: np.ndarray):
@@ -82,8 +82,8 @@ def fit(
     ``(step, loss, params)`` after every step, with the number of steps done, the loss before the step and the params
     after it; a true answer stops.
 
-    Raises `FitError`, with the last good parameters, when the loss, a gradient or an update is not finite, and
-    `CheckpointError` when the checkpoint is not one of this run.
+    Raises `FitError`, with the last parameters of finite loss, when the loss, a gradient or an update is not finite: the
+    checkpoint then holds the state that they belong to. Raises `CheckpointError` when the checkpoint is not one of this run.
 
     Cost: one compilation, and one synchronisation with the device per step. Optimizers that evaluate the loss
     themselves (optax.lbfgs) work too.
@@ -94,6 +94,8 @@ def fit(
         raise ValueError(f"fit: checkpoint_every must be positive; got {checkpoint_every!r}.")
     if data is not None and batch is not None:
         raise ValueError("fit: give data or batch, not both.")
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise TypeError(f"fit: optimizer must be one of optax, as optax.adam(1e-3); got {optimizer!r}.")
     optimizer = optax.with_extra_args_support(optax.adam(1e-3) if optimizer is None else optimizer)
     moving, fixed = eqx.partition(params, eqx.is_inexact_array)
     if not jax.tree.leaves(moving):
@@ -107,26 +109,29 @@ def fit(
         history = old.tolist()
     saved = len(history)
     early = _EarlyStop(patience, tolerance, target, history)
-    # what a callback is given stays valid: nothing is donated then
-    step = _compiled_step(loss, fixed, optimizer, donate=callback is None)
+    # what a callback is given stays valid, and so do the parameters before a step: nothing is donated
+    step = _compiled_step(loss, fixed, optimizer)
 
     def save() -> None:
         nonlocal saved
-        if checkpoint is not None and saved < len(history):
+        if checkpoint is not None and saved != len(history):
             save_checkpoint(checkpoint, (moving, opt_state), len(history), history)
             saved = len(history)
 
-    stopped = early.now
+    stopped, before = early.now, None
     with tqdm(total=steps, initial=min(saved, steps), disable=not progress, unit="step") as bar:
         while len(history) < steps and not stopped:
             given = data if batch is None else batch(len(history))
-            answer, moving, opt_state = step(moving, opt_state, *(() if given is None else (given,)))
+            answer, *new = step(moving, opt_state, *(() if given is None else (given,)))
             value, finite = jax.device_get(answer)
             if not (np.isfinite(value) and finite.all()):
-                # such a step leaves parameters and optimizer as they were
+                error = _explain(len(history), value, finite, moving), np.asarray(history)
+                if before is not None and not np.isfinite(value):
+                    # the step before this one led here
+                    (moving, opt_state), history = before, history[:-1]
                 save()
-                text = _explain(len(history), value, finite, moving)
-                raise FitError(text, eqx.combine(moving, fixed), np.asarray(history))
+                raise FitError(error[0], eqx.combine(moving, fixed), error[1])
+            before, (moving, opt_state) = (moving, opt_state), new
             history.append(float(value))
             bar.update()
             bar.set_postfix(loss=f"{value:.4g}", refresh=False)
@@ -158,8 +163,8 @@ class _EarlyStop:
 def _own(tree: Any) -> Any:
     """Copies of all arrays, without weak types.
 
-    The step donates its buffers, so the caller's must not be among them, nor one buffer occur twice; and a weak type
-    would make the second step differ in type from the first, and compile again.
+    The caller may change or donate its own; and a weak type would make the second step differ in type from the first, and
+    compile again.
     """
 
     def copy(x: Any) -> Any:
@@ -184,18 +189,18 @@ def _explain(step: int, value: Any, finite: np.ndarray, moving: Any) -> str:
         first = names[int(np.argmin(finite))]
         what += f", but the gradient or the update of {first} is not finite"
     return (
-        f"fit: at step {step} {what}. The parameters before this step are in this error's .params; a smaller learning "
-        "rate or gradient clipping (optax.clip_by_global_norm) may help."
+        f"fit: at step {step} {what}. The last parameters with a finite loss are in this error's .params; a smaller "
+        "learning rate or gradient clipping (optax.clip_by_global_norm) may help."
     )
 
 
-def _compiled_step(
-    loss: Callable, fixed: Any, optimizer: optax.GradientTransformationExtraArgs, donate: bool
-) -> Callable:
+def _compiled_step(loss: Callable, fixed: Any, optimizer: optax.GradientTransformationExtraArgs) -> Callable:
     """``(moving, opt_state, *data) -> ((value, finite (leaves,)), moving, opt_state)``."""
 
     def objective(moving, *data):
         value = loss(eqx.combine(moving, fixed), *data)
+        if not jax.tree_util.all_leaves([value]):
+            raise ValueError(f"fit: the loss must be one real number; got a {type(value).__name__}.")
         if jnp.shape(value) != () or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             raise ValueError(
                 f"fit: the loss must be one real number; got {jnp.result_type(value)} of shape {jnp.shape(value)}."
@@ -212,8 +217,6 @@ def _compiled_step(
             new = optax.apply_updates(moving, updates)
         ok = lambda x, g: jnp.all(jnp.isfinite(x) & jnp.isfinite(g))  # noqa: E731
         finite = jnp.stack(jax.tree.leaves(jax.tree.map(ok, new, grads)))
-        good = jnp.isfinite(value) & jnp.all(finite)
-        keep = lambda x, old: jnp.where(good, x, old) if eqx.is_array(old) else x  # noqa: E731
-        return (value, finite), jax.tree.map(keep, new, moving), jax.tree.map(keep, new_state, opt_state)
+        return (value, finite), new, new_state
 
-    return jax.jit(step, donate_argnums=(0, 1) if donate else ())
+    return jax.jit(step)

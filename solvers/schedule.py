@@ -85,6 +85,7 @@ def make_schedule(t0, t1, event_times: Sequence[Any], saves, dtype) -> Schedule:
     save_event = xp.where(xp.abs(sv - nearest) <= tol, save_stop, -1).astype(np.int32)
     inside = xp.all((d * sv >= d * a0 - tol) & (d * sv <= d * a1 + tol))
     if count:
+        inside = inside & xp.all(xp.isfinite(times))  # sorted, one that is not would pass for the last of the others
         inside = inside & xp.all((d * snapped >= d * a0 - tol) & (d * snapped <= d * a1 + tol))
     end_tied = (xp.abs(snapped[-1] - a1) <= tol) if count else xp.abs(a1 - a0) <= tol
     time = jnp.asarray if any(isinstance(x, core.Tracer) for x in arrays) else np.asarray

@@ -174,3 +174,15 @@ def test_nan_that_comes_from_the_loss_is_nan_and_no_failure():
         return jnp.nan * jnp.sum(sol.us)
 
     assert np.isnan(jax.grad(loss)(jnp.array(1.0)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 2.0])
+def test_a_traced_event_time_that_is_none_is_an_invalid_time(bad):
+    def solve(time):
+        jump = hx.PresetTimeCallback(jnp.stack([time, jnp.asarray(0.7)]), lambda u, p, t: u + 1.0)
+        return hx.solve(hx.ODEProblem(lambda u, p, t: -u, jnp.ones(1), (0.0, 1.0), callback=jump))
+
+    codes = jax.jit(jax.vmap(lambda time: solve(time).retcode))(jnp.array([bad, 0.3]))
+    assert [hx.RetCode(int(c)).name for c in codes] == ["InvalidTime", "Success"]
+    gradients = jax.jit(jax.vmap(jax.grad(lambda time: jnp.sum(solve(time).us[-1]))))(jnp.array([bad, 0.3]))
+    assert np.isnan(gradients[0]) and np.isfinite(gradients[1])

@@ -175,11 +175,16 @@ def test_a_loss_that_is_not_finite_raises_with_the_last_good_parameters(tmp_path
     assert isinstance(error, FloatingPointError)
     np.testing.assert_allclose(error.history, [1.0, 0.5])
     assert (error.step, error.params["name"]) == (2, "static")
-    np.testing.assert_allclose(error.params["w"], 0.25 - 1.5)
+    np.testing.assert_allclose(error.params["w"], 0.25)
     (params, _), step, history = hx.load_checkpoint(
         tmp_path / "run.npz", ({"w": jnp.asarray(1.0)}, optax.sgd(1.5).init(jnp.asarray(1.0)))
     )
-    assert (params["w"], step, history.tolist()) == (error.params["w"], 2, error.history.tolist())
+    assert (params["w"], step, history.tolist()) == (error.params["w"], 1, [1.0])
+    with pytest.raises(hx.FitError) as again:
+        quiet(loss, {"w": jnp.asarray(1.0), "name": "static"}, **options, checkpoint_every=1)
+    assert (again.value.step, again.value.params["w"]) == (2, error.params["w"])
+    result = quiet(loss, {"w": jnp.asarray(1.0)}, steps=2, **options | dict(optimizer=optax.sgd(0.15)))
+    np.testing.assert_allclose(result.params["w"], 0.25 - 0.15)
 
 
 def test_a_gradient_that_is_not_finite_is_named():
@@ -206,6 +211,7 @@ def test_an_update_that_is_not_finite_leaves_the_parameters():
         (dict(params={"n": jnp.arange(3)}), "nothing to train"),
         (dict(data=jnp.ones(1), batch=lambda k: jnp.ones(1)), "not both"),
         (dict(loss=lambda p: p["w"]), r"one real number; got float64 of shape \(2,\)"),
+        (dict(loss=lambda p: (jnp.sum(p["w"]), 1.0)), "got a tuple"),
         (dict(loss=lambda p: jnp.asarray(1)), "got int64"),
         (dict(loss=lambda p: p["w"][0] * jnp.asarray(1j)), "got complex128"),
     ],
