@@ -19,7 +19,7 @@ from ..solvers.lanes import LaneContext
 from ..solvers.record import Result
 from ..solvers.system import LaneSystem, System
 
-SMALL = 8  # components of a state up to which its Jacobians are formed, where they are not many lanes' together
+SMALL = 4  # components of a state up to which its Jacobians are formed, where they are not many lanes' together
 
 
 class Cotangents(NamedTuple):
@@ -172,7 +172,7 @@ class Reverse:
     def small(self) -> bool:
         """Whether Jacobians of the state, formed for many points at once, are cheaper than products one by one."""
         n, dtype = self.args.u0.shape[-1], self.system.dtype
-        few = n <= SMALL and n * self.lanes <= 8 * SMALL and self.system.light is None and not self.compact
+        few = n <= SMALL and n * self.lanes <= 4 * SMALL and self.system.light is None and not self.compact
         return few and jnp.issubdtype(dtype, jnp.floating) and self.system.vectorises
 
     def jacobians(self, u: Array, t: Array, p: Array | None) -> Array:
