@@ -70,8 +70,7 @@ class Chunks(Transpose):
             return self.events(self._row(sweep, jax.tree.map(lambda x: x[0], rows), t[0], u[0]))
         states, times = self._points(t, h, u, k, sweep.p)
         transpose = self._by_jacobians if r.small else self._by_products
-        sweep, points, first = transpose(sweep, low, rows, states, times)
-        dmu = r.pull_params(_flat(points), _flat(states[:, :, first:]), _flat(times[:, :, first:]), sweep.p)
+        sweep, dmu = transpose(sweep, low, rows, states, times)
         sweep = sweep._replace(mu=r.add(sweep.mu, dmu))
         # where events write parameters, mu must be complete before one is passed
         return self.events(sweep) if size == 1 else sweep
@@ -99,7 +98,7 @@ class Chunks(Transpose):
         return sweep
 
     def _by_products(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
-        """The rows one after another, with a state VJP for each stage; also the slope cotangents from stage 1 on."""
+        """The rows one after another, with a state VJP for each stage; also what they add to mu."""
         r, s = self.reverse, self.tableau.stages
 
         def transpose(j, carry):
@@ -121,15 +120,17 @@ class Chunks(Transpose):
             return (sweep if self.chunk == 1 else self.events(sweep)), points
 
         points = jnp.zeros((self.chunk, r.lanes, s, states.shape[-1]), states.dtype)
-        return *lax.fori_loop(0, sweep.row - low + 1, transpose, (sweep, points)), 1
+        p = sweep.p
+        sweep, points = lax.fori_loop(0, sweep.row - low + 1, transpose, (sweep, points))
+        return sweep, r.pull_params(_flat(points), _flat(states[:, :, 1:]), _flat(times[:, :, 1:]), p)
 
     def _by_jacobians(self, sweep: Sweep, low: Array, rows: RowBars, states: Array, times: Array):
-        """All rows at once as affine maps ``lam -> M lam + m``, then composed; also the cotangents of all slopes.
+        """All rows at once as affine maps ``lam -> M lam + m``, then composed; also what they add to mu.
 
         The slope at the start of a row is pulled back in the same row, so that nothing is pending between rows.
         """
         r, n, size = self.reverse, states.shape[-1], self.chunk
-        jacobians = r.jacobians(_flat(states), _flat(times), sweep.p)  # (C (s+1), B, n, n)
+        jacobians, pull_params = r.linearised(_flat(states), _flat(times), sweep.p)  # (C (s+1), B, n, n)
         jacobians = jacobians.reshape(size, -1, *jacobians.shape[1:])
 
         def pull(q, v):
@@ -155,7 +156,7 @@ class Chunks(Transpose):
         lams = jnp.zeros((size, r.lanes, n), states.dtype)
         sweep, lams = lax.fori_loop(0, sweep.row - low + 1, compose, (sweep, lams))
         points = _apply(jnp.stack(v, -2), lams[..., None, :])
-        return sweep, points, 0
+        return sweep, pull_params(_flat(points))
 
     def _points(self, t, h, u, k, p) -> tuple[Array, Array]:
         """Stage states ``(C, B, s+1, n)`` and times ``(C, B, s+1)`` of a chunk, the end of the step last."""

@@ -177,18 +177,22 @@ class Reverse:
 
     def jacobians(self, u: Array, t: Array, p: Array | None) -> Array:
         """``df/du`` at points ``u (X, B, n)``, ``t (X, B)``: ``(X, B, n, n)``, row o the derivative of component o."""
-        system = self.system
+        return self.linearised(u, t, p)[0]
 
-        def many(u):
-            def one_lane(th, u_, t_):
-                return jax.vmap(lambda a, b: system.rhs(a, th, b))(u_, t_)
-
-            return self._apply(one_lane, (), p, (u, t), 1, False)
-
-        _, back = jax.vjp(many, u)
+    def linearised(self, u: Array, t: Array, p: Array | None) -> tuple[Array, Callable[[Array], Mu]]:
+        """`jacobians`, and `pull_params` at the same points, from one linearisation."""
+        _, back = jax.vjp(lambda leaves, packed, u_: self._at_points(leaves, packed, u_, t), self.leaves, p, u)
         units = jnp.eye(u.shape[-1], dtype=u.dtype)
-        rows = jax.vmap(lambda e: back(jnp.broadcast_to(e, u.shape))[0])(units)
-        return jnp.moveaxis(rows, 0, -2)
+        rows = jax.vmap(lambda e: back(jnp.broadcast_to(e, u.shape))[2])(units)
+        return jnp.moveaxis(rows, 0, -2), lambda lam: Mu(*back(lam)[:2])
+
+    def _at_points(self, leaves: tuple[Array, ...], packed: Array | None, u: Array, t: Array) -> Array:
+        """The right-hand side at ``u (X, B, n)``, ``t (X, B)``."""
+
+        def one_lane(th, u_, t_):
+            return jax.vmap(lambda a, b: self.system.rhs(a, th, b))(u_, t_)
+
+        return self._apply(one_lane, leaves, packed, (u, t), 1, True)
 
     def pull_params(self, lam: Array, u: Array, t: Array, p: Array | None) -> Mu:
         """``sum_x lam_x' df/dp`` over points ``x``: ``lam, u (X, B, n)``, ``t (X, B)``, in one batched product."""
@@ -196,13 +200,5 @@ class Reverse:
 
     def pull_params_each(self, lams: tuple[Array, ...], u: Array, t: Array, p: Array | None) -> tuple[Mu, ...]:
         """`pull_params` for several cotangents over one linearisation."""
-        system = self.system
-
-        def many(leaves, packed):
-            def one_lane(th, u_, t_):
-                return jax.vmap(lambda a, b: system.rhs(a, th, b))(u_, t_)
-
-            return self._apply(one_lane, leaves, packed, (u, t), 1, True)
-
-        _, back = jax.vjp(many, self.leaves, p)
+        _, back = jax.vjp(lambda leaves, packed: self._at_points(leaves, packed, u, t), self.leaves, p)
         return tuple(Mu(*back(lam)) for lam in lams)
