@@ -117,3 +117,10 @@ def test_there_is_no_record_of_all_lanes(count):
     used = jax.jit(jax.grad(total)).lower(u0, rates).compile().memory_analysis().temp_size_in_bytes
     record = OPTIONS["max_steps"] * 4 * 8  # t, h and two components for each lane
     assert used < 2.5 * tiles.tile_lanes(count) * record + count * 2**11 or not one_kernel.active()
+
+
+@pytest.mark.parametrize("count", [1, 16, 31, 32, 33, 40, 100, 255, 256, 1000])
+def test_tiles_are_whole_vectors_and_of_much_the_same_size(count):
+    lanes = tiles.tile_lanes(count)
+    assert lanes == count <= tiles.LANES[1] or (lanes % tiles.VECTOR == 0 and tiles.LANES[0] <= lanes <= tiles.LANES[1])
+    assert -(-count // lanes) * lanes - count < lanes
