@@ -84,4 +84,4 @@ def _instructions(lanes):
 
 def test_the_program_does_not_grow_with_the_lanes():
     """Beyond one tile, where there are tiles."""
-    assert _instructions(2 * tiles.LANES) == _instructions(9 * tiles.LANES - 5)
+    assert _instructions(2 * tiles.LANES[1]) == _instructions(9 * tiles.LANES[1] - 5)
