@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import jax
-import jax.numpy as jnp
 
 from ..solvers.forward import ForwardArgs, ForwardOptions
-from ..solvers.integrate import RetCode
 from ..solvers.lanes import call_lanes
-from ..solvers.record import Result, lane_axes
+from ..solvers.record import Result
 from ..solvers.system import System
 from .calls import Calls
+from .failed_lanes import without_gradient_if_failed
 from .forward_mode import tangent_rule
 from .reverse_mode import ReverseMode
 from .sensealg import SensitivityMethod
@@ -35,9 +34,9 @@ def make_core(
     calls = Calls(system, args_tree, theta_count, diff)
     if method.kind == "direct":
         options = options._replace(record=True, dense=True, bounded=True)
-        function = calls.forward(options, mark=_without_gradient_if_failed)
+        function = calls.forward(options, mark=without_gradient_if_failed)
     elif method.kind == "forward":
-        function = calls.forward(options, tangent_rule(calls.forward(options, mark=_without_gradient_if_failed)))
+        function = calls.forward(options, tangent_rule(calls.forward(options, mark=without_gradient_if_failed)))
     else:
 
         def plain(*flat, levels=()):
@@ -50,28 +49,3 @@ def make_core(
         return tree.unflatten(call_lanes(function, *jax.tree.leaves(args), *theta))
 
     return core
-
-
-@jax.custom_jvp
-def _nan_tangent(x, failed):
-    return x
-
-
-@_nan_tangent.defjvp
-def _(primals, tangents):
-    x, failed = primals
-    return x, tangents[0] * jnp.where(failed, jnp.nan, 1.0).astype(x.dtype)
-
-
-def _without_gradient_if_failed(result: Result) -> Result:
-    """Derivatives of a solve that failed are NaN, also those of rows that it reached."""
-    failed = result.outcome.status > RetCode.Terminated
-
-    def mark(x, axis):
-        if axis < 0 or not jnp.issubdtype(x.dtype, jnp.inexact):
-            return x
-        shape = [1] * x.ndim
-        shape[axis] = -1
-        return _nan_tangent(x, failed.reshape(shape))
-
-    return jax.tree.map(mark, result, lane_axes(result))

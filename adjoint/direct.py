@@ -15,6 +15,9 @@ class DirectAdjoint(SensitivityMethod):
     An independent check of the other methods: nothing in it is written by hand but the derivative of an event's time.
     Exact for the numbers that the solve returned.
 
+    *Restriction.* The zero of a solve that failed and that a loss leaves out (see the guide) may be NaN here, where a number
+    that is not finite came up in the loop.
+
     Cost: all ``max_steps`` iterations are kept and walked through, used or not: give a small ``max_steps``. ``vjp`` is
     used for the right-hand side, as everywhere.
     """

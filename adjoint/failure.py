@@ -15,6 +15,7 @@ from ..solvers.schedule import concrete
 from ..solvers.solution import Solution, SolveError
 from ..solvers.system import System
 from .checkpoints import Checkpoints
+from .failed_lanes import has_failed, unused_lanes
 from .reverse import Reverse
 from .sensealg import Costate, SensitivityMethod
 
@@ -41,8 +42,7 @@ class Loud(SensitivityMethod):
 
     def reverse(self, problem: Reverse) -> Costate:
         costate = self.method.reverse(problem)
-        forward_failed = problem.result.outcome.status > RetCode.Terminated
-        failed = jnp.any(costate.failed & ~forward_failed)
+        failed = jnp.any(costate.failed & ~has_failed(problem.result) & ~unused_lanes(problem.cotangents))
         name = type(self.method).__name__
 
         # the check is added to every result, so that no use of the gradient can do without it

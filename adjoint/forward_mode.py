@@ -173,6 +173,7 @@ def _pairing(outs: tuple[Out, ...], bars, dots, lanes: int) -> Array:
     """``Re sum_i bar_i dot_i`` for every lane, ``(B,)``."""
     total = jnp.zeros(lanes)
     for out, bar, dot in zip(outs, bars, dots, strict=True):
-        product = jnp.moveaxis(bar * dot, out.axis or 0, 0).real
+        # what nothing depends on may have no derivative
+        product = jnp.moveaxis(jnp.where(bar == 0, 0, bar * dot), out.axis or 0, 0).real
         total = total + jnp.sum(product.reshape(lanes, -1), -1)
     return total

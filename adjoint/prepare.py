@@ -18,6 +18,7 @@ from ..solvers.record import Result
 from ..solvers.schedule import RowPlan, concrete, make_schedule
 from ..solvers.solution import Events, Solution, Stats
 from ..solvers.tsit5 import Tsit5
+from ..solvers.undefined import shown_as
 from .assemble import Assembled, assemble
 from .discrete import DiscreteAdjoint
 from .options import check_callbacks, check_count, check_method, check_number, check_span, check_state, save_times
@@ -135,7 +136,8 @@ def solution_maker(built: Assembled, static: ForwardOptions) -> Callable:
         cost = None
         if has_cost:
             failed = outcome.status > RetCode.Terminated
-            cost, rows = jnp.where(failed, jnp.nan, outcome.u[-1].real), rows[:, :-1]
+            cost, rows = outcome.u[-1].real, rows[:, :-1]
+            cost = jnp.where(failed, shown_as(jnp.nan, cost), cost)
         extension = None
         if static.dense:
             t0, t1 = without_gradient((args.schedule.t0, outcome.t))

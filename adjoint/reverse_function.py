@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from ..solvers.forward import ForwardOptions, run_forward
-from ..solvers.integrate import RetCode
 from ..solvers.lanes import LaneContext, LaneFunction, Out
 from ..solvers.record import Steps, empty_steps, lane_axes, on_lanes
 from ..solvers.tiles import Tiling
 from .calls import Calls
 from .diagnostics import ReverseInfo, finish_info
+from .failed_lanes import finish_gradients, has_failed, replace_unused, unused_lanes
 from .reverse import Cotangents, Reverse, TimeCotangents
 from .sensealg import SensitivityMethod
 
@@ -58,6 +58,11 @@ def reverse_function(
             result = run_forward(system, options, context, again, theta, shared, steps=scratch)
         elif alone:
             result = result._replace(steps=result.steps._replace(**dict.fromkeys(alone)))
+        bars, forward = Cotangents(*flat[after:]), result
+        unused = jnp.zeros(context.size, bool) if watch else unused_lanes(bars)
+        summed = context.total and context.size > 1 and any(shared[i] for i in diff)
+        if summed:
+            args, theta, result = replace_unused(unused, args, theta, shared, result)
         reverse = Reverse(
             system,
             options,
@@ -66,36 +71,32 @@ def reverse_function(
             theta,
             shared,
             result,
-            Cotangents(*flat[after:]),
+            bars,
             diff,
             need_times,
             watch,
+            unused if summed else None,
         )
         costate = method.reverse(reverse)
         # a solve that failed has no gradient
-        failed = (result.outcome.status > RetCode.Terminated) | costate.failed
+        failed = has_failed(forward) | costate.failed
         if replays:
             # zeros in place of a record must never pass for one
             failed = failed | (result.steps.count < result.outcome.accepted)
-        any_failed = jnp.any(failed)
-
-        def poison(x, axis: int | None = 0):
-            if axis is None:
-                return jnp.where(any_failed, jnp.full_like(x, jnp.nan), x)
-            return jnp.where(failed.reshape((-1,) + (1,) * (x.ndim - 1)), jnp.full_like(x, jnp.nan), x)
-
         times: TimeCotangents = costate.times
         cotangents = {
-            index.u0: poison(costate.lam),
-            schedule.t0: poison(times.t0),
+            index.u0: costate.lam,
+            schedule.t0: times.t0,
             schedule.t1: jnp.zeros_like(times.t0),
-            schedule.stops: poison(times.stops.T),
-            schedule.saves: poison(times.saves.T),
+            schedule.stops: times.stops.T,
+            schedule.saves: times.saves.T,
         }
+        of_lanes = dict.fromkeys(cotangents, True)
         for i, leaf, axis in zip(diff, reverse.finish_mu(costate.mu), reverse.axes, strict=True):
-            cotangents[calls.args_count + i] = poison(leaf, axis)
-        info = finish_info(costate.info, result, failed, times.t0.dtype) if watch else ()
-        return [*(cotangents[i] for i in wanted), *info], result.steps
+            cotangents[calls.args_count + i], of_lanes[calls.args_count + i] = leaf, axis is not None
+        grads = finish_gradients([cotangents[i] for i in wanted], [of_lanes[i] for i in wanted], failed, unused)
+        info = finish_info(costate.info, forward, failed, times.t0.dtype) if watch else ()
+        return [*grads, *info], result.steps
 
     def tile(context: LaneContext, scratch: Steps, *flat):
         results, used = backwards(context, *flat, scratch=scratch)

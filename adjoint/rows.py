@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..solvers.events import undefined
 from ..solvers.integrate import RetCode
 from ..solvers.record import Result
 from ..solvers.schedule import RowPlan, Schedule, plan_rows
 from ..solvers.system import System
+from ..solvers.undefined import shown_as, undefined
 
 
 def known_plan(system: System, schedule: Schedule, counts: list[int], concrete: bool) -> RowPlan | None:
@@ -117,10 +117,16 @@ def hide_step_times(system: System, result: Result, everystep: bool, by_tangents
 
 
 def gather_rows(plan: RowPlan, schedule: Schedule, result: Result, everystep: bool) -> tuple[Any, Any]:
-    """Times ``(R,)`` and flat states ``(R, n)``; padding rows hold inf and NaN, and take no cotangent."""
-    saves, log = result.saves, result.events
+    """Times ``(R,)`` and flat states ``(R, n)``; padding rows hold inf and NaN.
+
+    They take no cotangent, unless the solve failed: then any one that is not zero tells that the solve is used, and its
+    derivatives are NaN.
+    """
+    saves, log, outcome = result.saves, result.events, result.outcome
     times = saves.t if everystep else jnp.asarray(schedule.saves)
     t = jnp.concatenate([times, log.time, log.time])[plan.source]
     u = jnp.concatenate([saves.u, log.left, log.right])[plan.source]
     valid = jnp.asarray(plan.valid)
-    return jnp.where(valid, t, jnp.inf), jnp.where(valid[:, None], u, jnp.nan)
+    failed = outcome.status > RetCode.Terminated
+    no_time, no_row = (jnp.where(failed, shown_as(x, y), x) for x, y in ((jnp.inf, outcome.t), (jnp.nan, outcome.u)))
+    return jnp.where(valid, t, no_time), jnp.where(valid[:, None], u, no_row)

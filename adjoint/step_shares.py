@@ -45,11 +45,18 @@ class StepShares(ParameterIntegral):
         """Where the integrand is taken, and with what weights."""
         raise NotImplementedError
 
+    def _points(self, walk: CostateWalk, aux: CostateAux, step: Step) -> Points:
+        points, args, unused = self.points(walk, aux, step), walk.reverse.args, walk.reverse.unused
+        if unused is None:
+            return points
+        lam, u = (jnp.where(unused[:, None], other, x) for other, x in ((0, points.lam), (args.u0, points.u)))
+        return points._replace(lam=lam, u=u, t=jnp.where(unused, args.schedule.t0, points.t))
+
     def error(self, walk: CostateWalk, aux: CostateAux, step: Step):
         r = walk.reverse
         if not has_parameters(aux.mu):
             return None, None
-        points = self.points(walk, aux, step)
+        points = self._points(walk, aux, step)
         if not self.control or points.error_weights is None:
             return None, (points, None)
         # d mu = -(df/dp)' lam dt, and the walk goes backwards

@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from .runge_kutta import Step, interpolant_slope, interpolate
 from .system import EventSpec, LaneSystem
+from .undefined import undefined
 
 SAMPLES = 8  # points of a step at which conditions are tested
 
@@ -187,15 +188,3 @@ def _differentiable(conditions: Conditions, step: Step, p: Array | None, directi
     grazing = grazing & jnp.any(direction != 0, 1)
     moved = (value - lax.stop_gradient(value)) / jnp.where(slope == 0, 1.0, slope)
     return theta - undefined(moved, grazing)
-
-
-@jax.custom_jvp
-def undefined(x: Array, where: Array) -> Array:
-    """``x``, whose derivative is NaN on the entries ``where``."""
-    return x
-
-
-@undefined.defjvp
-def _(primals, tangents):
-    x, where = primals
-    return x, tangents[0] * jnp.where(where, jnp.nan, 1.0).astype(x.dtype)
