@@ -59,7 +59,7 @@ class Chunks(Transpose):
         t, u, k = (window(x, low - block.first) for x in (block.t, block.u, block.k))
         index = low + jnp.arange(size, dtype=np.int32)
         used = ((index <= sweep.row) & (index < steps.count))[:, None]
-        used = used if r.unused is None else used & ~r.unused
+        used = used if r.idle is None else used & ~r.idle
         # rows beyond the record hold nothing; stand in a state where the right-hand side is known to be finite
         t, h = jnp.where(used, t, r.args.schedule.t0), jnp.where(used, h, 0.0)
         u = jnp.where(used[..., None], u, r.args.u0)

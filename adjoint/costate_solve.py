@@ -47,8 +47,8 @@ def solve_costate(reverse: Reverse, method: ContinuousAdjoint, walk: CostateWalk
         rolled=reverse.compact,
     )
     status = jnp.where(outcome.status > RetCode.Terminated, outcome.status, RetCode.Running)
-    if reverse.unused is not None:
-        status = jnp.where(reverse.unused, RetCode.ReverseFailed, status)  # no step is taken
+    if reverse.idle is not None:
+        status = jnp.where(reverse.idle, RetCode.ReverseFailed, status)  # no step is taken
     # the end is the first stop: a step of length zero lands on it, and takes in what is there
     dt0 = jnp.abs(outcome.h) if reverse.system.adaptive else args.dt0
     state = start(walk, stepping, outcome.t, y, outcome.t, args.schedule.t0, aux, status, dt0, jnp.zeros_like(y))

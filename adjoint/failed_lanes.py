@@ -2,8 +2,8 @@
 
 A lane is *unused* if its cotangents are all exactly zero, as those of a lane that a loss leaves out are:
 ``jnp.where(ok, us, 0)``. It has no share in any gradient, so that a population can be fitted though the solves of some fail.
-What came of such a lane can be anything, and zero times NaN is NaN: where a cotangent is summed over lanes at once, unused
-ones stand at the start of a lane whose solve did not fail, without steps, saves and events.
+What came of a lane that failed can be anything, and zero times NaN is NaN: where a cotangent is summed over lanes at once,
+lanes that failed and unused ones stand at the start of another lane, without steps, saves and events.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def unused_lanes(cotangents: Cotangents) -> Array:
     return jnp.all(jnp.stack([*zero, jnp.all(cotangents.end == 0, -1), cotangents.end_time == 0]), 0)
 
 
-def replace_unused(
-    unused: Array, args: ForwardArgs, theta: tuple, shared: tuple[bool, ...], result: Result
+def replace_lanes(
+    idle: Array, args: ForwardArgs, theta: tuple, shared: tuple[bool, ...], result: Result
 ) -> tuple[ForwardArgs, tuple, Result]:
-    """A solve whose unused lanes are at the start of a lane that did not fail."""
-    donor = jnp.argmin(has_failed(result))
+    """A solve whose lanes ``idle (B,)`` are at the start of one that is not: the gradient needs its derivatives anyway."""
+    donor = jnp.argmin(idle)
 
     def other(x: Any) -> Any:
-        return None if x is None else where_lanes(~unused, x, x[donor])
+        return None if x is None else where_lanes(~idle, x, x[donor])
 
     args = args._replace(u0=other(args.u0), schedule=args.schedule._replace(t0=other(args.schedule.t0)))
     theta = tuple(x if alike else other(x) for x, alike in zip(theta, shared, strict=True))
-    none = lambda part: part._replace(count=jnp.where(unused, 0, part.count))  # noqa: E731
+    none = lambda part: part._replace(count=jnp.where(idle, 0, part.count))  # noqa: E731
     outcome = result.outcome._replace(u=other(result.outcome.u), params=other(result.outcome.params))
     return args, theta, result._replace(saves=none(result.saves), events=none(result.events), outcome=outcome)
 

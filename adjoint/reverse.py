@@ -71,13 +71,13 @@ class Reverse:
         diff: tuple[int, ...],
         need_times: bool,
         watch: bool = False,
-        unused: Array | None = None,
+        idle: Array | None = None,
     ):
         self.system, self.options, self.context = system, options, context
         self.args, self.result, self.cotangents = args, result, cotangents
         self.diff, self.need_times, self.shared = diff, need_times, shared
         self.watch = watch  # a method is to tell of its work: `Costate.info`
-        self.unused = unused  # (B,), lanes to be kept out of sums over lanes; see `failed_lanes`
+        self.idle = idle  # (B,), lanes that stand still, kept out of sums over lanes; see `failed_lanes`
         self.lane_system = LaneSystem(system, context, theta, shared)
         self.theta, self.lanes = tuple(theta), context.size
         self.tableau = system.tableau

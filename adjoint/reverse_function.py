@@ -11,7 +11,7 @@ from ..solvers.record import Steps, empty_steps, lane_axes, on_lanes
 from ..solvers.tiles import Tiling
 from .calls import Calls
 from .diagnostics import ReverseInfo, finish_info
-from .failed_lanes import finish_gradients, has_failed, replace_unused, unused_lanes
+from .failed_lanes import finish_gradients, has_failed, replace_lanes, unused_lanes
 from .reverse import Cotangents, Reverse, TimeCotangents
 from .sensealg import SensitivityMethod
 
@@ -61,8 +61,9 @@ def reverse_function(
         bars, forward = Cotangents(*flat[after:]), result
         unused = jnp.zeros(context.size, bool) if watch else unused_lanes(bars)
         summed = context.total and context.size > 1 and any(shared[i] for i in diff)
-        if summed:
-            args, theta, result = replace_unused(unused, args, theta, shared, result)
+        idle = unused | has_failed(result) if summed else None
+        if idle is not None:
+            args, theta, result = replace_lanes(idle, args, theta, shared, result)
         reverse = Reverse(
             system,
             options,
@@ -75,7 +76,7 @@ def reverse_function(
             diff,
             need_times,
             watch,
-            unused if summed else None,
+            idle,
         )
         costate = method.reverse(reverse)
         # a solve that failed has no gradient

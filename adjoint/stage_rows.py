@@ -99,10 +99,10 @@ class StageRows:
         here = lambda x: get_row(x, c.row - block.first)  # noqa: E731
         t, h = here(block.t), get_row(self.steps.h, c.row)
         u, (slopes, states, pulled) = here(block.u).T, c.work
-        if r.unused is not None:
+        if r.idle is not None:
             # they stand still where the right-hand side is known to be finite
-            t, h = jnp.where(r.unused, r.args.schedule.t0, t), jnp.where(r.unused, 0, h)
-            u = jnp.where(r.unused, r.args.u0.T, u)
+            t, h = jnp.where(r.idle, r.args.schedule.t0, t), jnp.where(r.idle, 0, h)
+            u = jnp.where(r.idle, r.args.u0.T, u)
         save, lam, inside = self._inside(c, t, h)
 
         def state(q, carry):
@@ -118,7 +118,7 @@ class StageRows:
             states = set_row(states, jnp.asarray(s), end)
         else:
             recorded = jnp.moveaxis(here(block.k), 0, -1)
-            recorded = recorded if r.unused is None else jnp.where(r.unused, 0, recorded)
+            recorded = recorded if r.idle is None else jnp.where(r.idle, 0, recorded)
             states = u + h * jnp.tensordot(self.a.astype(u.dtype), recorded, 1, precision=lax.Precision.HIGHEST)
 
         def into(i, carry):

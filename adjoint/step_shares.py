@@ -46,11 +46,11 @@ class StepShares(ParameterIntegral):
         raise NotImplementedError
 
     def _points(self, walk: CostateWalk, aux: CostateAux, step: Step) -> Points:
-        points, args, unused = self.points(walk, aux, step), walk.reverse.args, walk.reverse.unused
-        if unused is None:
+        points, args, idle = self.points(walk, aux, step), walk.reverse.args, walk.reverse.idle
+        if idle is None:
             return points
-        lam, u = (jnp.where(unused[:, None], other, x) for other, x in ((0, points.lam), (args.u0, points.u)))
-        return points._replace(lam=lam, u=u, t=jnp.where(unused, args.schedule.t0, points.t))
+        lam, u = (jnp.where(idle[:, None], other, x) for other, x in ((0, points.lam), (args.u0, points.u)))
+        return points._replace(lam=lam, u=u, t=jnp.where(idle, args.schedule.t0, points.t))
 
     def error(self, walk: CostateWalk, aux: CostateAux, step: Step):
         r = walk.reverse
