@@ -2,7 +2,7 @@
 
 After every accepted step the conditions of all continuous callbacks, laid end to end as C components, are evaluated at
 points along the step's continuous extension, so that a double crossing is seen. The earliest change of sign that has
-an affect is refined by bisection on the extension to the last few units in the last place of time; the step is cut
+an affect is refined on the extension (`root_search`) to the last few units in the last place of time; the step is cut
 there, and components that cross at the same instant fire together.
 
 A step that starts at zero (at t0, or where an event was just handled) takes its first sign from the time derivative
@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .runge_kutta import Step, interpolant_slope, interpolate
+from .root_search import past_root
+from .runge_kutta import Step, extension_of, interpolant_slope, interpolate
 from .system import EventSpec, LaneSystem
 from .undefined import undefined
 
@@ -96,14 +97,14 @@ def find_roots(
 ) -> tuple[RootState, Array, Array]:
     """Search one step: ``(state, fired (B,), theta (B,))``, theta = 1 where nothing fires."""
     real = step.t.dtype
-    tableau = conditions.system.system.tableau
     # the search has no derivative; the time that it finds has one: see `_differentiable`
     moving, moving_p = step, p
     step, p = lax.stop_gradient((step, p))
 
+    state = extension_of(conditions.system.system.tableau, step)
+
     def at(theta: Array) -> Array:
-        u = interpolate(tableau, step.u, step.h, step.k, theta)
-        return conditions(u, step.t + theta * step.h, p)
+        return conditions(state(theta), step.t + theta * step.h, p)
 
     def first_sign(_):
         value, slope = conditions.slope(step.u, step.t, step.k[:, 0], p)
@@ -122,10 +123,10 @@ def find_roots(
         lambda s: (s, jnp.zeros_like(accepted)),
         roots.sign,
     )
-    grid = [np.asarray(j / SAMPLES, real) for j in range(1, SAMPLES + 1)]
+    grid = np.arange(1, SAMPLES + 1).astype(real) / SAMPLES
     seen, bracket = sign, jnp.zeros_like(sign)
-    for j, theta in enumerate(grid, 1):
-        values = at(jnp.full_like(step.t, theta))
+    samples = jax.vmap(at)(jnp.broadcast_to(grid[:, None], (SAMPLES, *step.t.shape)))
+    for j, values in enumerate(samples, 1):
         # what lies behind the first NaN is not looked at, nor is it missed if an event cuts the step before
         unknown = unknown | (jnp.any(jnp.isnan(values), 1) & ~jnp.any(bracket != 0, 1))
         now = jnp.where(unknown[:, None], seen, side(values))
@@ -139,17 +140,14 @@ def find_roots(
     def refine(_):
         hi = jnp.abs(bracket).astype(real) / SAMPLES
         lo = hi - np.asarray(1 / SAMPLES, real)
-        rising = jnp.sign(bracket)
+        rising = jnp.sign(bracket).astype(real)
 
-        def halve(_, ends):
-            lo, hi = ends
-            mid = 0.5 * (lo + hi)
-            values = jnp.stack([at(mid[:, c])[:, c] for c in range(conditions.count)], 1)
-            past = side(values) * rising >= 0
-            return jnp.where(past, lo, mid), jnp.where(past, mid, hi)
+        def values_at(theta: Array) -> Array:
+            values = jnp.stack([at(theta[:, c])[:, c] for c in range(conditions.count)], 1)
+            # negative before the root; what is not a number lies behind it
+            return lax.stop_gradient(jnp.where(jnp.isnan(values), 0.0, values) * rising)
 
-        _, hi = lax.fori_loop(0, np.finfo(real).nmant + 4, halve, (lo, hi))
-        hi = jnp.where(found, hi, 2.0)
+        hi = jnp.where(found, past_root(values_at, lo, hi, found), 2.0)
         theta = jnp.min(hi, 1)
         near = jnp.abs(hi - theta[:, None]) * jnp.abs(step.h)[:, None] <= resolution[:, None]
         fires = found & near

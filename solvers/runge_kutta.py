@@ -83,6 +83,20 @@ def interpolate(tableau: Tableau, u: Array, h: Array, k: Array, theta: Array) ->
     return u + jnp.sum(weights[..., None] * k, -2)
 
 
+def extension_of(tableau: Tableau, step: Step) -> Callable[[Array], Array]:
+    """`interpolate` on one step as a polynomial, for many fractions ``(B,)``; the same to rounding."""
+    dense = jnp.asarray(tableau.dense.T, step.t.dtype).astype(step.k.dtype)
+    powers = jnp.tensordot(dense, step.k, (1, 1), precision=lax.Precision.HIGHEST)  # (d, B, n)
+
+    def at(theta: Array) -> Array:
+        total, theta = powers[-1], theta[:, None]
+        for i in range(powers.shape[0] - 2, -1, -1):
+            total = powers[i] + theta * total
+        return step.u + step.h[:, None] * theta * total
+
+    return at
+
+
 def interpolant_slope(tableau: Tableau, k: Array, theta: Array) -> Array:
     """Time derivative of the continuous extension at fractions ``theta``, shape ``(..., n)``."""
     return jnp.sum(tableau.dense_slopes(theta)[..., None] * k, -2)
