@@ -19,8 +19,8 @@ class Search(NamedTuple):
     """The newest point, that on the other side of the root, and the one before them, with their values."""
 
     count: Array  # ()
-    x: tuple[Array, Array, Array]
-    y: tuple[Array, Array, Array]
+    x: tuple[Array, ...]  # (3,)
+    y: tuple[Array, ...]  # (3,)
     fraction: Array  # where between the first two the next point is
 
 
