@@ -6,6 +6,7 @@ Arrays carry a leading lane axis: ``t, h (B,)``, ``u (B, n)``. Stage slopes are 
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Callable, NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ import numpy as np
 from jax import Array, lax
 
 from .tableau import Tableau
+
+MANY = 2**12  # slopes, from which on XLA makes a sum over stages a call of a library, slower than the sum written out
 
 
 class Step(NamedTuple):
@@ -80,7 +83,9 @@ def local_error(tableau: Tableau, step: Step) -> Array:
 def interpolate(tableau: Tableau, u: Array, h: Array, k: Array, theta: Array) -> Array:
     """Continuous extension at fractions ``theta`` of steps: ``u (..., n)``, ``h, theta (...)``, ``k (..., s+1, n)``."""
     weights = tableau.dense_weights(theta) * h[..., None]
-    return u + jnp.sum(weights[..., None] * k, -2)
+    if k.size < MANY:
+        return u + jnp.sum(weights[..., None] * k, -2)
+    return u + reduce(jnp.add, (weights[..., q, None] * k[..., q, :] for q in range(k.shape[-2])))
 
 
 def extension_of(tableau: Tableau, step: Step) -> Callable[[Array], Array]:
